@@ -1,0 +1,149 @@
+"""Sync: an Assignment becomes the fewest waits that keep every hazard, entry and exit, by vector clocks.
+
+The waits are exactly the cross-lane edges of the transitive reduction of (hazards, lane FIFO, entry, exit, release edges): none can be
+removed and nothing else is
+ordered. One pass, O(edges + waits x lanes), where networkx's own reduction is quadratic. Proof and figures: docs/design.md, section 5.
+
+Nodes are positions in issue order: 0 is entry, 1..n the tasks, n+1 exit, n+2 the caller on the host, who reads host outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from streamgraph.passes.assign import Assignment
+from streamgraph.storages import Access, Accesses, Mode, meets
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Clock: TypeAlias = tuple[int, ...]
+"""Per lane, the newest position known to be done; -1 for nothing, not even entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronization:
+    """Which node waits for which. All tuples are indexed by node.
+
+    `waits`: positions whose events the node waits for, oldest first. `previous_waits`: likewise, of the run before (host tasks only).
+    `clocks`: what the node's lane knows to be done when the node starts, its own lane apart. `lane_of`: index into the assignment's lanes.
+    `caller_reads`: the writers that the caller's host waits for, with the storage. `release_edges`: those it was planned with.
+    """
+
+    waits: tuple[tuple[int, ...], ...]
+    previous_waits: tuple[tuple[int, ...], ...]
+    clocks: tuple[Clock, ...]
+    lane_of: tuple[int, ...]
+    caller_reads: tuple[tuple[int, int], ...]
+    release_edges: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def exit(self) -> int:
+        """The position of exit; the caller on the host is the one after."""
+        return len(self.waits) - 2
+
+
+def synchronize(
+    assignment: Assignment, graph: nx.DiGraph[int], accesses: Accesses, release_edges: tuple[tuple[int, int, int], ...] = ()
+) -> Synchronization:
+    """The minimal waits for the assignment. `release_edges` are (earlier position, later position, storage) that a release policy added."""
+    count, host = len(assignment.order), len(assignment.lanes) - 1
+    position = [0] * count
+    for place, task in enumerate(assignment.order, 1):
+        position[task] = place
+    lane_of = (0, *(assignment.lane_of[task] for task in assignment.order), 0, host)
+    added: dict[int, list[int]] = {}
+    for earlier, later, _ in release_edges:
+        added.setdefault(later, []).append(earlier)
+    reads = tuple(sorted((position[task], storage) for task, storage in _caller_reads(assignment, accesses, host)))
+    last_on: dict[int, int] = {lane: place for place, lane in enumerate(lane_of[:-2])}
+
+    def predecessors(node: int) -> Iterator[int]:
+        if node == count + 2:
+            yield from (writer for writer, _ in reads)
+            return
+        if lane_of[node] not in (0, host):
+            yield 0
+        if node == count + 1:
+            yield from last_on.values()
+        elif node:
+            yield from (position[task] for task in graph.predecessors(assignment.order[node - 1]))
+        yield from added.get(node, ())
+
+    known: list[Clock] = [(-1,) * len(assignment.lanes)] * len(assignment.lanes)
+    snapshot: list[Clock] = []
+    waits: list[tuple[int, ...]] = []
+    for node, lane in enumerate(lane_of):
+        chosen = _uncovered(predecessors(node), lane, lane_of, known[lane], snapshot)
+        for earlier in chosen:
+            known[lane] = _join(known[lane], snapshot[earlier], lane_of[earlier], earlier)
+        waits.append(chosen)
+        snapshot.append(known[lane])
+    clocks = tuple(snapshot)
+    previous = _previous_waits(assignment, accesses, lane_of, clocks)
+    return Synchronization(tuple(waits), previous, clocks, lane_of, reads, release_edges)
+
+
+def _uncovered(earlier: Iterator[int], lane: int, lane_of: Sequence[int], known: Clock, clocks: Sequence[Clock]) -> tuple[int, ...]:
+    """The positions that must be waited for: per lane the newest, less what the lane knows, less what another of them implies."""
+    newest: dict[int, int] = {}
+    for node in earlier:
+        other = lane_of[node]
+        if other != lane and node > known[other] and node > newest.get(other, -1):
+            newest[other] = node
+    if len(newest) < 2:
+        return tuple(newest.values())
+    return tuple(
+        sorted(node for other, node in newest.items() if not any(clocks[via][other] >= node for via in newest.values() if via != node))
+    )
+
+
+def _join(known: Clock, other: Clock, lane: int, node: int) -> Clock:
+    """What a lane knows after waiting for `node` of `lane`, whose own clock was `other`."""
+    return tuple(max(mine, theirs, node if index == lane else -1) for index, (mine, theirs) in enumerate(zip(known, other, strict=True)))
+
+
+def _caller_reads(assignment: Assignment, accesses: Accesses, host: int) -> Iterator[tuple[int, int]]:
+    """Device tasks that write host memory which the caller looks at: outputs, and inputs updated in place."""
+    for task, touched in enumerate(accesses.of_task):
+        for access in touched:
+            storage = accesses.storages[access.storage]
+            seen = access.storage in accesses.output_storages or (storage.version == 0 and storage.kind.value == "input")
+            if storage.host and seen and access.mode is not Mode.READ and assignment.lane_of[task] != host:
+                yield task, access.storage
+
+
+def _previous_waits(
+    assignment: Assignment, accesses: Accesses, lane_of: Sequence[int], clocks: tuple[Clock, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """Per host task, the device tasks of the run before that may still use what it touches.
+
+    Device lanes are ordered by entry and exit; the host is not. Once a host wait of this run has covered entry, it has covered all of
+    the run before. Until then only tasks issued after the host task are open: an earlier one has a wait of this run.
+    """
+    host = len(assignment.lanes) - 1
+    waits: list[tuple[int, ...]] = [()] * len(lane_of)
+    nodes = [place for place, lane in enumerate(lane_of[:-2]) if lane == host and clocks[place][0] < 0]
+    if not nodes:
+        return tuple(waits)
+    users: dict[int, list[tuple[int, Access]]] = {}
+    for place, task in enumerate(assignment.order, 1):
+        if lane_of[place] != host:
+            for access in accesses.of_task[task]:
+                if accesses.storages[access.storage].version == 0:
+                    users.setdefault(access.storage, []).append((place, access))
+    known: Clock = (-1,) * len(assignment.lanes)
+    for node in nodes:
+        touched = accesses.of_task[assignment.order[node - 1]]
+        open_uses = (
+            place
+            for access in touched
+            for place, other in users.get(access.storage, ())
+            if not (access.mode is Mode.READ and other.mode is Mode.READ) and meets(access.box, other.box)
+        )
+        waits[node] = _uncovered(open_uses, host, lane_of, known, clocks)
+        for earlier in waits[node]:
+            known = _join(known, clocks[earlier], lane_of[earlier], earlier)
+    return tuple(waits)

@@ -1,0 +1,115 @@
+"""Plan: a spec becomes a proved Schedule. One line per pass, then the verifier, which shares nothing with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, Union, get_args
+
+from streamgraph.builder import Graph
+from streamgraph.cost import task_costs
+from streamgraph.errors import Problem, SpecError, quoted
+from streamgraph.hazards import build_graph, ensure_acyclic, find_hazards
+from streamgraph.model import Program
+from streamgraph.passes.assign import assign
+from streamgraph.passes.emit import emit
+from streamgraph.passes.lifetime import place_releases
+from streamgraph.passes.sync import synchronize
+from streamgraph.schedule import Schedule
+from streamgraph.storages import trace
+from streamgraph.verify import ensure
+
+Spec: TypeAlias = Union[str, "os.PathLike[str]", Mapping[str, Any], Graph, Program, Schedule]
+"""What can be planned and run: the path of a YAML file, a mapping of the same form, a Graph, a Program, or a Schedule already made."""
+Streams: TypeAlias = Union[int, Literal["auto"]]
+Order: TypeAlias = Literal["declared", "auto"]
+Release: TypeAlias = Literal["default", "early"]
+
+
+def plan(
+    spec: Spec,
+    *,
+    params: Mapping[str, Any] | None = None,
+    streams: Streams = "auto",
+    order: Order = "declared",
+    release: Release = "default",
+    costs: Mapping[str, float] | None = None,
+) -> Schedule:
+    """The race-free schedule of a spec, with the fewest waits, events and record_stream calls for its lanes and issue order.
+
+    Pure: needs no GPU and imports no torch. Deterministic: the same spec gives the same text.
+
+    Args:
+        spec: the path of a YAML file, a mapping of the same form, a `Graph`, a `Program`, or a `Schedule`, which is verified and returned.
+        params: values for the spec's `params`, by name.
+        streams: how many lanes tasks without a pin may use, `main` included; pinned lanes come on top. "auto" chooses by estimate.
+        order: "declared" issues in the topological order nearest to declaration order; "auto" issues the longest remaining path first.
+        release: "default" drops each value where its lane covers all uses; "early" drops it right after its last use, at the price of a
+        wait
+            or a record_stream.
+        costs: measured microseconds by task name; the others use what they declare, or a guess from sizes.
+
+    Raises:
+        SpecError: the spec is wrong; all problems at once.
+        VerificationError: the schedule is not safe. For one that was planned here, that is a defect in streamgraph.
+    """
+    check_options(streams, order, release)
+    if isinstance(spec, Schedule):
+        return ensure(spec)
+    program = as_program(spec, params)
+    accesses = trace(program)[0]
+    graph = build_graph(program, find_hazards(program, accesses))
+    ensure_acyclic(program, graph)
+    times = task_costs(program, accesses, costs)
+    assignment = assign(program, graph, accesses, times.microseconds, streams, order)
+    sync = synchronize(assignment, graph, accesses)
+    lifetimes = place_releases(assignment, accesses, sync, release)
+    if lifetimes.release_edges:
+        sync = synchronize(assignment, graph, accesses, lifetimes.release_edges)
+        lifetimes = place_releases(assignment, accesses, sync, release)
+    options = (("streams", str(streams)), ("order", order), ("release", release))
+    return ensure(emit(program, graph, accesses, assignment, sync, lifetimes, options))
+
+
+def as_program(spec: Spec, params: Mapping[str, Any] | None = None) -> Program:
+    """The program that a spec declares. `params` are for YAML; a Graph or Program has none left.
+
+    Raises:
+        SpecError: all that is wrong with it.
+    """
+    if isinstance(spec, str | os.PathLike | Mapping):
+        from streamgraph.spec import load
+
+        return load(spec, params).program
+    if params:
+        raise SpecError(Problem("SG109", f"params were given, but a {type(spec).__name__} has none", None, "build it with those values"))
+    match spec:
+        case Graph():
+            return spec.program()
+        case Program():
+            from streamgraph.validate import check, finish
+
+            program = finish(spec)
+            errors = [problem for problem in check(program) if problem.severity == "error"]
+            if errors:
+                raise SpecError(*errors)
+            return program
+        case Schedule():
+            return spec.program
+        case _:
+            kind = quoted(type(spec).__name__)
+            remedy = "pass the path of a YAML file, a mapping, a Graph, a Program or a Schedule"
+            raise SpecError(Problem("SG103", f"a spec cannot be a {kind}", None, remedy))
+
+
+def check_options(streams: object, order: object, release: object) -> None:
+    """Raise SG105 for options that have no meaning, all at once."""
+    problems = []
+    whole = isinstance(streams, int) and not isinstance(streams, bool) and streams >= 1
+    if streams != "auto" and not whole:
+        problems.append(Problem("SG105", f"streams is {quoted(repr(streams))}", None, "streams must be 'auto' or a whole number from 1"))
+    for name, value, allowed in (("order", order, get_args(Order)), ("release", release, get_args(Release))):
+        if value not in allowed:
+            problems.append(Problem("SG105", f"{name} is {quoted(repr(value))}", None, f"{name} must be one of: {', '.join(allowed)}"))
+    if problems:
+        raise SpecError(*problems)

@@ -1,0 +1,275 @@
+"""Names become storages: a Program becomes, for each task, which bytes of which storage it reads and writes.
+
+A name is not memory. A value written twice is two storages; two views of a buffer are one; members of a ring share slots. This module
+settles that once, from the meaning in docs/design.md section 1. It finds no hazards: the planner and the verifier each do that
+for themselves from these accesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from streamgraph.errors import Location, Problem
+from streamgraph.model import Box, Family, Kind, Program, Task, Tensor
+
+
+class Mode(Enum):
+    """READ leaves the bytes alone; WRITE overwrites all of them without looking; UPDATE reads and changes them in place."""
+
+    READ = "read"
+    WRITE = "write"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One allocation. `version` counts the values of a name from 1; memory that exists before the tasks has version 0.
+
+    `producer` is the task whose launch allocates it (a value), or None. `members` are the tensors that take turns in it: one name,
+    or every occupant of a ring slot in order. `host` says that it is host memory when the run's device is a GPU.
+    """
+
+    label: str
+    tensor: str
+    version: int
+    kind: Kind
+    host: bool
+    producer: int | None
+    members: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.label
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`tensor`, as a task names it, is `box` of `storage` (None: all of it). `turn` is the occupant's number in a ring slot, else 0.
+
+    Accesses to one storage happen in the order (turn, declaration): a ring's later occupants come after all of its earlier ones.
+    """
+
+    storage: int
+    box: Box | None
+    mode: Mode
+    tensor: str
+    turn: int = 0
+
+
+@dataclass(frozen=True)
+class Accesses:
+    """Storages of a program and what each task does to them. `of_task` is in declaration order; `outputs` maps result keys to storages."""
+
+    storages: tuple[Storage, ...]
+    of_task: tuple[tuple[Access, ...], ...]
+    outputs: tuple[tuple[str, int], ...]
+
+    @cached_property
+    def output_storages(self) -> frozenset[int]:
+        """The storages that are handed to the caller."""
+        return frozenset(storage for _, storage in self.outputs)
+
+
+def meets(first: Box | None, second: Box | None) -> bool:
+    """Whether two boxes of one storage share an element: they must overlap in every dimension."""
+    if first is None or second is None:
+        return _has_elements(first) and _has_elements(second)
+    return all(max(a0, b0) < min(a1, b1) for (a0, a1), (b0, b1) in zip(first, second, strict=True))
+
+
+def contains(outer: Box | None, inner: Box | None) -> bool:
+    """Whether every element of `inner` is in `outer`."""
+    if outer is None:
+        return True
+    if inner is None:
+        return False
+    return all(a0 <= b0 and b1 <= a1 for (a0, a1), (b0, b1) in zip(outer, inner, strict=True))
+
+
+def remainder(box: Box, taken: Box) -> Iterator[Box]:
+    """`box` without `taken`, as boxes that do not overlap each other: at most two per dimension."""
+    if not meets(box, taken):
+        yield box
+        return
+    inside = list(box)
+    for dimension, ((start, stop), (cut_start, cut_stop)) in enumerate(zip(box, taken, strict=True)):
+        if start < cut_start:
+            yield (*inside[:dimension], (start, cut_start), *inside[dimension + 1 :])
+        if cut_stop < stop:
+            yield (*inside[:dimension], (cut_stop, stop), *inside[dimension + 1 :])
+        inside[dimension] = (max(start, cut_start), min(stop, cut_stop))
+
+
+def _has_elements(box: Box | None) -> bool:
+    return box is None or all(start < stop for start, stop in box)
+
+
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a ring member sits: the names that share its slot, in turn, its own turn, and the slot's number."""
+
+    family: str
+    group: tuple[str, ...]
+    slot: int
+    turn: int
+
+
+def seats(families: Iterable[Family]) -> dict[str, Seat]:
+    """The seat of every member of a ring over an `each` key. Keys other than `over` make separate rings."""
+    result: dict[str, Seat] = {}
+    for family in families:
+        keys = [key for key, _ in family.keys]
+        if family.slots is None or family.over not in keys:
+            continue
+        axis = keys.index(family.over)
+        inner = 1  # members that follow one another before the `over` key advances
+        for _, items in family.keys[axis + 1 :]:
+            inner *= len(items)
+        length = len(family.keys[axis][1])
+        groups: dict[tuple[int, int], list[str]] = {}
+        place: list[tuple[tuple[int, int], int]] = []
+        for number, member in enumerate(family.members):
+            step = number // inner % length
+            ring = number // (inner * length) * inner + number % inner
+            where = (ring, step % family.slots)
+            groups.setdefault(where, []).append(member)
+            place.append((where, step // family.slots))
+        rings = len(family.members) // length
+        for member, (where, turn) in zip(family.members, place, strict=True):
+            slot = where[1] if rings == 1 else where[0] * family.slots + where[1]
+            result[member] = Seat(family.name, tuple(groups[where]), slot, turn)
+    return result
+
+
+class _Tracer:
+    """Walks the tasks once, keeping the storage that each name stands for now."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.storages: list[Storage] = []
+        self.problems: list[Problem] = []
+        self.current: dict[str, int] = {}  # base name -> storage of its newest version
+        self.version: dict[str, int] = {}
+        self.turn: dict[str, int] = {}
+        self.written: dict[str, list[Box | None]] = {}  # ring members: what has been written so far
+        self.must_write = {
+            member for family in program.families if family.slots is not None for member in family.members
+        }
+        by_slot: dict[tuple[str, int], int] = {}
+        ring = seats(program.families)
+        for tensor in program.tensors:
+            if tensor.kind is Kind.VALUE or tensor.kind is Kind.VIEW:
+                continue
+            seat = ring.get(tensor.name)
+            if seat is None:
+                self.current[tensor.name] = self._add(tensor, tensor.name, 0, None, (tensor.name,))
+                continue
+            self.turn[tensor.name] = seat.turn
+            if (seat.family, seat.slot) not in by_slot:
+                label = f"{seat.family}[slot {seat.slot}]"
+                by_slot[seat.family, seat.slot] = self._add(tensor, label, 0, None, seat.group)
+            self.current[tensor.name] = by_slot[seat.family, seat.slot]
+
+    def _add(self, tensor: Tensor, label: str, version: int, producer: int | None, members: tuple[str, ...]) -> int:
+        kind = Kind.VALUE if version else tensor.kind
+        self.storages.append(Storage(label, tensor.name, version, kind, tensor.device == "cpu", producer, members))
+        return len(self.storages) - 1
+
+    def task(self, index: int, task: Task) -> tuple[Access, ...]:
+        """The accesses of one task: first what it reads and updates of the versions before it, then what it writes."""
+        found: list[Access] = []
+        for mode, entries in ((Mode.UPDATE, task.updates), (Mode.READ, task.reads)):
+            for entry in entries:
+                for name in entry.tensors:
+                    access = self._existing(task, name, mode, entry.location)
+                    if access is not None:
+                        found.append(access)
+        for entry in task.writes:
+            for name in entry.tensors:
+                tensor = self.program.tensor_named.get(name)
+                if tensor is None:
+                    continue
+                if tensor.kind in (Kind.VALUE, Kind.INPUT):
+                    self.version[name] = self.version.get(name, 0) + 1
+                    label = f"{name}.{self.version[name]}"
+                    self.current[name] = self._add(tensor, label, self.version[name], index, (name,))
+                access = self._existing(task, name, Mode.WRITE, entry.location)
+                if access is not None:
+                    found.append(access)
+        return tuple(found)
+
+    def _existing(self, task: Task, name: str, mode: Mode, place: Location | None) -> Access | None:
+        tensor = self.program.tensor_named.get(name)
+        if tensor is None:
+            return None
+        base = tensor.base if tensor.base is not None else name
+        storage = self.current.get(base)
+        if storage is None:
+            self._too_early(task, name, mode, place)
+            return None
+        box = self._box(tensor)
+        if base in self.must_write:
+            pieces = self.written.setdefault(base, [])
+            if mode is Mode.WRITE:
+                pieces.append(box)
+            elif not self._covered(base, box, pieces):
+                self._too_early(task, name, mode, place)
+        return Access(storage, box, mode, name, self.turn.get(base, 0))
+
+    def _box(self, tensor: Tensor) -> Box | None:
+        if tensor.kind is Kind.VIEW:
+            return tuple((part, part + 1) if isinstance(part, int) else part for part in tensor.index)
+        if tensor.type is not None and tensor.type.elements == 0:
+            return tuple((0, size) for size in tensor.type.shape)  # holds no element, so it meets nothing
+        return None
+
+    def _covered(self, base: str, box: Box | None, written: list[Box | None]) -> bool:
+        if any(contains(piece, box) for piece in written):
+            return True
+        kind = self.program.tensor_named[base].type
+        left = [box if box is not None else tuple((0, size) for size in kind.shape)] if kind is not None else []
+        for piece in written:
+            if piece is not None:
+                left = [rest for part in left for rest in remainder(part, piece)]
+        return kind is not None and not any(_has_elements(part) for part in left)
+
+    def _too_early(self, task: Task, name: str, mode: Mode, place: Location | None) -> None:
+        verb = {Mode.READ: "reads", Mode.UPDATE: "updates", Mode.WRITE: "writes a part of"}[mode]
+        base = self.program.tensor_named[name].base or name
+        later = self._first_writer.get(base)
+        remedy = f"'{later}' writes it, but only later: move it up" if later else f"write '{base}' first, or declare it as an input"
+        if later and self._alphabetical:
+            remedy += ". The tasks stand in alphabetical order: were the keys sorted? The order of the file is the order of the program"
+        self.problems.append(
+            Problem("SG301", f"task '{task.name}' {verb} '{name}', which nothing before it writes", place or task.location, remedy)
+        )
+
+    @cached_property
+    def _first_writer(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for task in self.program.tasks:
+            for entry in task.writes:
+                for name in entry.tensors:
+                    found.setdefault(self._base(name) or name, task.name)
+        return found
+
+    @cached_property
+    def _alphabetical(self) -> bool:
+        names = [task.name for task in self.program.tasks if not task.name.startswith("output:")]
+        return len(names) > 2 and names == sorted(names)
+
+    def _base(self, name: str) -> str | None:
+        tensor = self.program.tensor_named.get(name)
+        return tensor.base if tensor is not None else None
+
+
+def trace(program: Program) -> tuple[Accesses, tuple[Problem, ...]]:
+    """The storages and accesses of a program, and every access that comes before there is anything to access (SG301)."""
+    tracer = _Tracer(program)
+    of_task = tuple(tracer.task(index, task) for index, task in enumerate(program.tasks))
+    outputs = tuple((o.name, tracer.current[o.tensor]) for o in program.outputs if o.tensor in tracer.current)
+    return Accesses(tuple(tracer.storages), of_task, outputs), tuple(tracer.problems)

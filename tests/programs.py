@@ -1,0 +1,157 @@
+"""Random programs, and `mix`: the order-sensitive operator that makes any wrong order, version or byte visible in the results.
+
+`random_program(choose)` draws from `choose(n) -> 0..n-1`, so that hypothesis and a seeded generator share it.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from streamgraph.builder import Graph
+from streamgraph.errors import SpecError
+from streamgraph.hazards import ensure_acyclic, task_graph
+from streamgraph.model import Kind, Program, Task
+
+SIZE = 8
+PRIME = 8191  # results stay small enough to be exact in f32
+Choose = Callable[[int], int]
+
+
+def random_program(choose: Choose, tasks: int = 8, lanes: int = 3, rings: bool = True, hosts: bool = True) -> Program:
+    """A valid program of values, inputs, buffers, views, resources, `after`, host tasks and rings, with pinned and free tasks."""
+    while True:
+        try:
+            program = _draw(choose, 1 + choose(tasks), lanes, rings, hosts).program()
+            ensure_acyclic(program, task_graph(program))
+            return program
+        except SpecError as error:
+            if any(problem.code != "SG303" for problem in error.problems):
+                raise
+            rings = False  # the ring was too small for what was drawn
+
+
+def _draw(choose: Choose, count: int, lanes: int, rings: bool, hosts: bool) -> Graph:
+    graph = Graph("random")
+    device: list[str] = []
+    graph.input("x", f"i64[{SIZE}]", init="random")
+    device.append("x")
+    for number in range(choose(3)):
+        graph.buffer(f"b{number}", f"i64[{SIZE}]")
+        graph.view(f"b{number}.low", f"b{number}", (slice(0, SIZE // 2),))
+        graph.view(f"b{number}.high", f"b{number}", (slice(SIZE // 2, SIZE),))
+        graph.view(f"b{number}.middle", f"b{number}", (slice(2, 6),))
+        device += [f"b{number}", f"b{number}.low", f"b{number}.high", f"b{number}.middle"]
+    host: list[str] = []
+    if hosts and choose(2):
+        graph.input("hx", f"i64[{SIZE}]", device="cpu", pinned=True, init="random")
+        graph.buffer("hb", f"i64[{SIZE}]", device="cpu", pinned=True)
+        graph.value("hv", f"i64[{SIZE}]", device="cpu", pinned=True)
+        host += ["hx", "hb"]
+    members: list[str] = []
+    if rings and choose(2):
+        length = 2 + choose(4)
+        graph.buffer("w", f"i64[{SIZE}]", each={"layer": length}, slots=1 + choose(length), over="layer")
+        members = [f"w@{number}" for number in range(length)]
+    graph.resource("rng")
+    values: list[str] = []
+    filled = 0
+    for number in range(count):
+        on_host = bool(host) and choose(4) == 0
+        readable = host + (["hv"] if "hv" in values else []) if on_host else device + members[:filled] + values + host
+        reads = _some(choose, readable, 3)
+        free = [name for name in readable if name not in reads and name not in host and name.split(".")[0] not in reads]
+        if on_host:
+            free = [name for name in readable if name not in reads and name != "hx"]
+        updates = _some(choose, [name for name in free if not name.startswith("x")], 1) if choose(3) == 0 else []
+        target = choose(6)
+        writes: list[str] = []
+        if on_host:
+            writes = [name for name in ("hb",) if target < 3 and name not in reads and name not in updates]
+        elif members and filled < len(members) and target < 3:
+            writes = [members[filled]]
+            filled += 1
+        elif target < 4:
+            writes = [f"v{choose(3)}"]
+        elif host and target == 4:
+            writes = [name for name in (["hb", "hv"][choose(2)],) if name not in updates and (name == "hv" or name not in reads)]
+        else:
+            spare = [name for name in device if name != "x" and name not in reads and name not in updates]
+            writes = _some(choose, spare, 1)
+        writes = [name for name in writes if name not in updates]
+        if choose(5) == 0:
+            updates = [*updates, "rng"]
+        after = [f"t{choose(number)}"] if number and choose(8) == 0 else []
+        lane = [None, "main", *(f"lane{index}" for index in range(lanes))][choose(lanes + 2)]
+        graph.task(
+            f"t{number}", "mix", reads=reads, writes=writes, updates=updates, after=after, host=on_host,
+            stream=None if on_host else lane, cost=float(1 + choose(20)),
+        )  # fmt: skip
+        values += [name for name in writes if name not in values and (name.startswith("v") or name == "hv")]
+    for name in values:
+        if choose(2):
+            graph.output(name)
+    for name in [*(name for name in device if "." not in name), *host]:
+        if choose(3) == 0:
+            graph.output(name)
+    return graph
+
+
+def _some(choose: Choose, names: Iterable[str], most: int) -> list[str]:
+    left, picked = list(names), []
+    for _ in range(choose(most + 1)):
+        if left:
+            picked.append(left.pop(choose(len(left))))
+    return picked
+
+
+def seeded(seed: int, tasks: int = 8, lanes: int = 3, **options: bool) -> Program:
+    """The random program of a seed, the same on every machine."""
+    return random_program(random.Random(seed).randrange, tasks, lanes, **options)
+
+
+def mix_for(program: Program, device: str = "cpu") -> Callable[[Task], Callable[..., Any]]:
+    """`ops=` for programs whose tasks all run `mix`. Device tasks compute on `device` alone, so that nothing blocks the host."""
+    import torch
+
+    kind = {tensor.name: tensor for tensor in program.tensors}
+
+    def operator(task: Task) -> Callable[..., Any]:
+        where = torch.device("cpu" if task.host else device)
+        updated = [name for entry in task.updates for name in entry.tensors if kind[name].kind is not Kind.RESOURCE]
+        returned = [
+            name for entry in task.writes for name in entry.tensors if kind[name].kind is Kind.VALUE or kind[name].kind is Kind.INPUT
+        ]
+        salt = zlib.crc32(task.name.encode()) % PRIME
+
+        def mix(*positional: Any, **keywords: Any) -> Any:
+            arguments = [tensor for entry in positional for tensor in (entry if isinstance(entry, list) else [entry])]
+            state = torch.full((), salt, dtype=torch.int64, device=where)
+            for tensor in arguments:
+                here = tensor.to(where, torch.int64, non_blocking=True).flatten()
+                state = (state * 31 + (here * torch.arange(1, here.numel() + 1, device=where)).sum()) % PRIME
+
+            def result(shape: torch.Size, dtype: torch.dtype, number: int) -> torch.Tensor:
+                steps = torch.arange(shape.numel(), device=where).reshape(shape)
+                return ((state + number + steps * 17) % PRIME).to(dtype)
+
+            for number, tensor in enumerate(arguments[: len(updated)]):
+                tensor.copy_(result(tensor.shape, tensor.dtype, number), non_blocking=True)
+            out = keywords.get("out", ())
+            for number, tensor in enumerate(out if isinstance(out, tuple) else (out,), 10):
+                tensor.copy_(result(tensor.shape, tensor.dtype, number), non_blocking=True)
+            made = []
+            for number, name in enumerate(returned, 20):
+                declared = kind[name].type
+                shape = torch.Size(declared.shape if declared is not None else (SIZE,))
+                value = result(shape, torch.float32 if declared is None else torch.int64, number)
+                if kind[name].device == "cpu" and where.type != "cpu":
+                    value = torch.empty(shape, dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
+                made.append(value)
+            return made[0] if len(made) == 1 else tuple(made) if made else None
+
+        return mix
+
+    return operator
