@@ -70,6 +70,7 @@ CATALOGUE: dict[str, str] = {
     "SG404": "What was passed under that name is not callable.",
     "SG405": "The declared writes or updates are not those of the operator's schema.",
     "SG406": "A parameter bears the name of another tensor of the task: the arguments look swapped.",
+    "SG407": "The file or module given as `--ops` could not be imported.",
     "SG501": "Inputs were not bound.",
     "SG502": "A tensor was passed that the program has no input for.",
     "SG503": "A tensor does not fit its declared type, shape, device or pinning.",
@@ -84,12 +85,15 @@ CATALOGUE: dict[str, str] = {
     "SG606": "The device or the executor that was asked for is not available here.",
     "SG607": "A task left another stream or device current than it found.",
     "SG608": "A result was used in a way it does not support.",
+    "SG609": "A runner was called while the current stream is being captured into a CUDA graph.",
+    "SG610": "A result could not be written to a file.",
     "SG701": "The schedule cannot be read.",
     "SG702": "The schedule does not belong to the program: a task is missing, repeated or unknown.",
     "SG703": "Race: two tasks that must be ordered are not.",
     "SG704": "A wait comes before its record, or nothing records its event in this run: CUDA would silently not wait.",
     "SG705": "Memory is released while a lane may still use it, or is used after its release.",
     "SG706": "A `record_stream` that does nothing, or comes too late.",
+    "SG707": "The schedule cannot be drawn that way: an unknown suffix, or too large for the format.",
     "SG901": "A defect in streamgraph itself.",
 }
 

@@ -1,13 +1,13 @@
 """Hazards: a Program becomes every pair of tasks that may not be reordered, and the networkx DAG that the planner works from.
 
 Per storage, in the order (turn, declaration), a frontier keeps the writers and readers that no later write has covered. Each access then
-meets only
-that frontier: amortised linear in accesses where whole tensors are written, and no WAW is kept where a reader between implies it
-(the rule of sequential task flow, as CUDASTF states it for its logical data: https://github.com/NVIDIA/cccl).
+meets only that frontier: amortised linear in accesses where whole tensors are written, and no WAW is kept where a reader between implies
+it (the rule of sequential task flow, as CUDASTF states it for its logical data: https://github.com/NVIDIA/cccl).
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """`later` may not start until `earlier` is done: RAW, WAR, WAW on `tensor`, or `after` (no tensor). Tasks by declaration index."""
+    """`later` may not start until `earlier` is done: RAW, WAR, WAW on `tensor`; `after` and `host order` have no tensor."""
 
     earlier: int
     later: int
@@ -30,8 +30,9 @@ class Hazard:
 
 
 def find_hazards(program: Program, accesses: Accesses) -> tuple[Hazard, ...]:
-    """Every hazard of the program, by storage and then in the order of the later task; `after` comes last.
+    """Every hazard of the program, by storage and then in the order of the later task; `after` and `host order` come last.
 
+    Host tasks keep their declared order, whatever they touch: they may print, read files or talk to others.
     `later` is declared after `earlier` except on ring slots, where the occupant's turn decides.
     """
     history: list[list[tuple[int, int, Access]]] = [[] for _ in accesses.storages]
@@ -45,6 +46,8 @@ def find_hazards(program: Program, accesses: Accesses) -> tuple[Hazard, ...]:
         _walk(storage.label if len(storage.members) > 1 else None, events, found)
     for later, declared in enumerate(program.tasks):
         found += [Hazard(program.index_of_task[name], later, "after", "") for name in declared.after]
+    on_host = [task for task, declared in enumerate(program.tasks) if declared.host]
+    found += [Hazard(earlier, later, "host order", "") for earlier, later in itertools.pairwise(on_host)]
     return tuple(dict.fromkeys(found))
 
 
@@ -58,10 +61,10 @@ def _walk(slot: str | None, events: list[tuple[int, int, Access]], found: list[H
             if other == task or not meets(other_box, box):
                 continue
             if mode is Mode.WRITE and any(
-                reader != task and reader != other and (contains(read, other_box) or contains(read, box))
-                for read, reader, _ in readers
+                (other_turn, other) < (read_turn, reader) < (turn, task) and (contains(read, other_box) or contains(read, box))
+                for read, reader, read_turn in readers
             ):
-                continue  # the reader between is after `other` and before us
+                continue  # a reader in between follows `other` and precedes us
             kind = "WAW" if mode is Mode.WRITE else "RAW"
             found.append(Hazard(other, task, kind, access.tensor if slot is None or other_turn == turn else slot))
         if mode is Mode.READ:

@@ -18,22 +18,27 @@ thread they are free, since the host is already past the task.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from streamgraph.errors import Problem, ScheduleError, quoted
-from streamgraph.model import HOST, Program
+from streamgraph.model import HOST, MAIN, Program
 from streamgraph.storages import Accesses, trace
 
 if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
     import networkx as nx
+
+    from streamgraph.explain import Explanation
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a step is there. `kind` is RAW, WAR, WAW, after, entry, exit, last use, or output; `earlier` and `later` name tasks.
+    """Why a step is there. `kind` is RAW, WAR, WAW, after, host order, entry, exit, last use, or output; `earlier` and `later` name tasks.
 
     The pseudo-tasks are called `entry`, `exit` and `host` (the caller, reading results on the host). `place` is `file:line`.
     """
@@ -51,7 +56,7 @@ class Reason:
 
 
 _REASON = re.compile(
-    r"(?P<kind>RAW|WAR|WAW|after|entry|exit|last use|output)(?: (?P<tensor>\S+(?: \d+\])?))?"
+    r"(?P<kind>RAW|WAR|WAW|after|host order|entry|exit|last use|output)(?: (?P<tensor>\S+(?: \d+\])?))?"
     r": (?P<earlier>\S+) -> (?P<later>\S+)(?: \((?P<place>.*)\))?\Z"
 )
 
@@ -200,6 +205,45 @@ class Schedule:
             record_streams=kinds.count(RecordStream),
             host_events=len(on_host),
         )
+
+    # The methods below are for users' convenience; each calls one function of a later module, imported when it is used.
+
+    def explain(self, first: str, second: str | None = None) -> Explanation:
+        """Why a task waits, and why its other hazards need no wait; for two tasks, what orders them. See `streamgraph.explain`."""
+        from streamgraph.explain import explain
+
+        return explain(self, first, second)
+
+    def draw(self, path: str | os.PathLike[str]) -> Path:
+        """Write a picture; the suffix decides: `.svg`, `.mmd`, `.dot`, `.txt`, `.json`. Returns the path."""
+        from streamgraph.render import draw
+
+        return draw(self, path)
+
+    def to_json(self) -> str:
+        """The schedule with its program as JSON, which `Schedule.from_json` reads back and verifies."""
+        from streamgraph.saved import to_json
+
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Schedule:
+        """The verified schedule that `to_json` wrote. Raises ScheduleError, SpecError or VerificationError."""
+        from streamgraph.saved import from_json
+
+        return from_json(text)
+
+    @classmethod
+    def from_text(cls, text: str, program: Program, priorities: Mapping[str, str] | None = None) -> Schedule:
+        """The schedule whose `str()` is `text`. Not verified: see `streamgraph.verify`. Lanes come in order of appearance, `main` first.
+
+        Raises:
+            ScheduleError: SG701 for each line that is not a step.
+        """
+        steps = parse_steps(text.splitlines())
+        named = dict.fromkeys([MAIN, *(HOST if isinstance(step, HostWait) else step.lane for step in steps)])
+        order = [name for name in named if name != HOST] + [HOST] * (HOST in named)
+        return cls(program, tuple(Lane(name, (priorities or {}).get(name, "normal")) for name in order), steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from streamgraph.plan import plan
 from streamgraph.schedule import HostWait, Launch, Record, Schedule, Wait
 from streamgraph.storages import Mode
 from tests.programs import random_program
+from tests.support import waited
 
 
 def oracle(schedule: Schedule) -> set[tuple[str, str]]:
@@ -52,19 +53,6 @@ def caller_reads(program: Program, lane: dict[str, str], schedule: Schedule) -> 
             if storage.host and visible and access.mode is not Mode.READ and lane[task.name] != HOST:
                 found.add(task.name)
     return found
-
-
-def waited(schedule: Schedule) -> set[tuple[str, str]]:
-    """(earlier, later) of every wait: the later one is the next launch on the waiting lane, else exit or the caller's host."""
-    result: set[tuple[str, str]] = set()
-    steps = schedule.steps
-    for index, step in enumerate(steps):
-        if not isinstance(step, Wait | HostWait) or (isinstance(step, HostWait) and step.previous):
-            continue
-        lane = step.lane if isinstance(step, Wait) else HOST
-        later = next((s.task for s in steps[index:] if isinstance(s, Launch) and s.lane == lane), "exit" if lane == "main" else "host")
-        result.add((schedule.event_task[step.event], later))
-    return result
 
 
 @pytest.mark.parametrize("order", ["declared", "auto"])

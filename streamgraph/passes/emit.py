@@ -78,8 +78,8 @@ class _Writer:
             yield from self.releases(self.before.get(node, ()))
             if 0 < node < self.sync.exit:
                 yield Launch(self.name(node), self.lane(node))
-            for storage in self.held.get(node, ()):
-                yield HostWait(self.event[node], True, (self.last_use(storage, node, node),))
+            if node in self.held:
+                yield HostWait(self.event[node], True, tuple(self.last_use(storage, node, node) for storage in self.held[node]))
             if node in self.event:
                 yield Record(self.event[node], self.lane(node), self.name(node))
             yield from self.releases(self.after.get(node, ()))

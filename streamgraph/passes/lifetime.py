@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from streamgraph.passes.assign import Assignment
-from streamgraph.passes.sync import Synchronization
+from streamgraph.passes.sync import Synchronization, join, uncovered
 from streamgraph.storages import Accesses
 
 
@@ -79,7 +79,7 @@ def place_releases(
             uses[access.storage][sync.lane_of[place]] = place
     drops: list[Drop] = []
     to_caller: list[tuple[int, int]] = []
-    host_waits: dict[tuple[int, int], None] = {}
+    on_host: list[int] = []
     edges: list[tuple[int, int, int]] = []
     settled = {storage for _, _, storage in sync.release_edges}
     for number, storage in enumerate(accesses.storages):
@@ -95,13 +95,13 @@ def place_releases(
         if policy == "early" and late and number not in settled and owner != host and host not in uses[number]:
             drop, wanted = _early(assignment, number, owner, uses[number], lanes, may_wait=not settled)
             edges += wanted
+        drop = drop or _left_over(number, uses[number], lanes[owner])
         if drop is None:
-            drop = _left_over(number, owner, uses[number], lanes)
-            if owner == host and not _host_knows_entry(lanes[host]):
-                drop = replace(drop, node=max(drop.node, *(node for _, node in _tails(uses[number], sync, host))))
-                host_waits |= dict.fromkeys((node, number) for _, node in _tails(uses[number], sync, host))
-        drops.append(drop)
-    return Lifetimes(tuple(drops), tuple(to_caller), tuple(host_waits), tuple(dict.fromkeys(edges)))
+            on_host.append(number)
+        else:
+            drops.append(drop)
+    late_drops, host_waits = _left_over_on_host(on_host, uses, sync, host)
+    return Lifetimes((*drops, *late_drops), tuple(to_caller), host_waits, tuple(dict.fromkeys(edges)))
 
 
 def _covers(clock: Sequence[int], owner: int, uses: dict[int, int]) -> bool:
@@ -152,25 +152,38 @@ def _tail(lane: _Lane, last: int) -> tuple[int, ...]:
     return lane.clocks[bisect_right(lane.nodes, last) - 1]
 
 
-def _left_over(storage: int, owner: int, uses: dict[int, int], lanes: list[_Lane]) -> Drop:
-    """Dropped in the next run, at the owner's first node that knows entry: entry follows all of the run before."""
-    last = max(uses.values())
-    lane = lanes[owner]
+def _left_over(storage: int, uses: dict[int, int], lane: _Lane) -> Drop | None:
+    """Dropped in the next run, at the owner's first node that knows entry, since entry follows all of the run before.
+
+    Every side lane begins with such a node. The host need not have one: None.
+    """
     for node, clock in zip(lane.nodes, lane.clocks, strict=True):
         if clock[0] >= 0:
-            return Drop(storage, node, False, last, node, previous=True)
-    return Drop(storage, 0, True, last, 0, previous=True)
+            return Drop(storage, node, False, max(uses.values()), node, previous=True)
+    return None
 
 
-def _host_knows_entry(lane: _Lane) -> bool:
-    return any(clock[0] >= 0 for clock in lane.clocks)
-
-
-def _tails(uses: dict[int, int], sync: Synchronization, host: int) -> list[tuple[int, int]]:
-    """(lane, position) of the uses on device lanes that no other of them implies."""
-    device = {lane: node for lane, node in uses.items() if lane != host}
-    return [
-        (lane, node)
-        for lane, node in device.items()
-        if not any(sync.clocks[other][lane] >= node for other in device.values() if other != node)
-    ]
+def _left_over_on_host(
+    storages: list[int], uses: list[dict[int, int]], sync: Synchronization, host: int
+) -> tuple[list[Drop], tuple[tuple[int, int], ...]]:
+    """Host memory whose device uses the host never waits for within a run: the next run waits for their events just before it records
+    them again, when they are most likely done, and only for those that its host tasks have not waited for anyway.
+    """
+    device = {number: {lane: node for lane, node in uses[number].items() if lane != host} for number in storages}
+    learned = [(node, False, earlier) for node, group in enumerate(sync.previous_waits) for earlier in group]
+    known = sync.clocks[-1]
+    for _, _, earlier in learned:
+        known = join(known, sync.clocks[earlier], sync.lane_of[earlier], earlier)
+    last_uses = (node for number in storages for node in device[number].values())
+    added = uncovered(last_uses, host, sync.lane_of, known, sync.clocks)
+    learned = sorted([*learned, *((node, True, node) for node in added)])
+    drops: list[Drop] = []
+    waiting = list(storages)
+    known = sync.clocks[-1]
+    for node, launched, earlier in learned:
+        known = join(known, sync.clocks[earlier], sync.lane_of[earlier], earlier)
+        ready = [number for number in waiting if _covers(known, host, device[number])]
+        drops += [Drop(number, node, launched, max(uses[number].values()), earlier, previous=True) for number in ready]
+        waiting = [number for number in waiting if number not in ready]
+    reasons = [(node, number) for node in added for number in storages if node in device[number].values()]
+    return drops, tuple(reasons)

@@ -9,7 +9,7 @@ Nodes are positions in issue order: 0 is entry, 1..n the tasks, n+1 exit, n+2 th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -76,9 +76,9 @@ def synchronize(
     snapshot: list[Clock] = []
     waits: list[tuple[int, ...]] = []
     for node, lane in enumerate(lane_of):
-        chosen = _uncovered(predecessors(node), lane, lane_of, known[lane], snapshot)
+        chosen = uncovered(predecessors(node), lane, lane_of, known[lane], snapshot)
         for earlier in chosen:
-            known[lane] = _join(known[lane], snapshot[earlier], lane_of[earlier], earlier)
+            known[lane] = join(known[lane], snapshot[earlier], lane_of[earlier], earlier)
         waits.append(chosen)
         snapshot.append(known[lane])
     clocks = tuple(snapshot)
@@ -86,8 +86,9 @@ def synchronize(
     return Synchronization(tuple(waits), previous, clocks, lane_of, reads, release_edges)
 
 
-def _uncovered(earlier: Iterator[int], lane: int, lane_of: Sequence[int], known: Clock, clocks: Sequence[Clock]) -> tuple[int, ...]:
-    """The positions that must be waited for: per lane the newest, less what the lane knows, less what another of them implies."""
+def uncovered(earlier: Iterable[int], lane: int, lane_of: Sequence[int], known: Clock, clocks: Sequence[Clock]) -> tuple[int, ...]:
+    """Of the positions `earlier`, those that `lane` must wait for: per lane the newest, less what the lane knows, less what another of
+    them implies."""
     newest: dict[int, int] = {}
     for node in earlier:
         other = lane_of[node]
@@ -100,7 +101,7 @@ def _uncovered(earlier: Iterator[int], lane: int, lane_of: Sequence[int], known:
     )
 
 
-def _join(known: Clock, other: Clock, lane: int, node: int) -> Clock:
+def join(known: Clock, other: Clock, lane: int, node: int) -> Clock:
     """What a lane knows after waiting for `node` of `lane`, whose own clock was `other`."""
     return tuple(max(mine, theirs, node if index == lane else -1) for index, (mine, theirs) in enumerate(zip(known, other, strict=True)))
 
@@ -134,7 +135,7 @@ def _previous_waits(
             for access in accesses.of_task[task]:
                 if accesses.storages[access.storage].version == 0:
                     users.setdefault(access.storage, []).append((place, access))
-    known: Clock = (-1,) * len(assignment.lanes)
+    known = clocks[-1]  # what the host had waited for when the run before ended
     for node in nodes:
         touched = accesses.of_task[assignment.order[node - 1]]
         open_uses = (
@@ -143,7 +144,7 @@ def _previous_waits(
             for place, other in users.get(access.storage, ())
             if not (access.mode is Mode.READ and other.mode is Mode.READ) and meets(access.box, other.box)
         )
-        waits[node] = _uncovered(open_uses, host, lane_of, known, clocks)
+        waits[node] = uncovered(open_uses, host, lane_of, known, clocks)
         for earlier in waits[node]:
-            known = _join(known, clocks[earlier], lane_of[earlier], earlier)
+            known = join(known, clocks[earlier], lane_of[earlier], earlier)
     return tuple(waits)

@@ -1,0 +1,221 @@
+"""Structure: a Schedule becomes the faults that show without clocks: steps that are missing, repeated, or mean nothing where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from typing_extensions import assert_never
+
+from streamgraph.model import ENTRY, HOST, MAIN, Program
+from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Step, Wait
+from streamgraph.storages import Accesses, Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One step (None: one that is missing) that does not belong where it is. `subject` is a task, lane, event or storage."""
+
+    code: str
+    kind: str
+    step: int | None
+    subject: str
+    message: str
+    help: str
+    task: str = ""
+    lane: str = ""
+
+
+def faults(schedule: Schedule, program: Program, accesses: Accesses) -> Iterator[Fault]:
+    """Every fault, the lanes first, then step by step, then what is missing."""
+    yield from _lanes(schedule)
+    reader = _Reader(schedule, program, accesses)
+    for number, step in enumerate(schedule.steps):
+        yield from reader.step(number, step)
+    yield from reader.missing()
+
+
+def _lanes(schedule: Schedule) -> Iterator[Fault]:
+    names = [lane.name for lane in schedule.lanes]
+    if names[:1] != [MAIN]:
+        yield _structure(None, MAIN, "the first lane is not 'main', the caller's stream", "list `main` first")
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        yield _structure(None, name, f"lane '{name}' is listed twice", "list it once")
+    if HOST in names[:-1]:
+        yield _structure(None, HOST, "lane 'host' is not the last lane", "list `host` last")
+
+
+def _structure(step: int | None, subject: str, message: str, remedy: str, task: str = "", lane: str = "") -> Fault:
+    return Fault("SG702", "structure", step, subject, message, remedy, task, lane)
+
+
+class _Reader:
+    """Goes through the steps in issue order, knowing what has been seen so far."""
+
+    def __init__(self, schedule: Schedule, program: Program, accesses: Accesses) -> None:
+        self.program, self.accesses, self.lane_of = program, accesses, schedule.lane_of
+        self.lanes = {lane.name for lane in schedule.lanes}
+        self.storages = {storage.label: number for number, storage in enumerate(accesses.storages)}
+        self.events = {step.event for step in schedule.steps if isinstance(step, Record)}
+        self.launched: dict[str, int] = {}
+        self.newest: dict[str, str] = {}  # lane -> what was launched on it last
+        self.recorded: dict[str, int] = {}
+        self.released: dict[str, int] = {}
+        self.freed_now: dict[str, int] = {}
+
+    def step(self, number: int, step: Step) -> Iterator[Fault]:
+        lane = HOST if isinstance(step, HostWait) else step.lane
+        if lane not in self.lanes:
+            text = f"step {number} is on lane '{lane}', which the schedule does not list"
+            yield _structure(number, lane, text, "list the lane", lane=lane)
+        match step:
+            case Launch():
+                yield from self._launch(number, step)
+            case Record():
+                yield from self._record(number, step)
+            case Wait(event, lane):
+                if lane == HOST:
+                    text = f"step {number}: the host cannot `wait` for '{event}', which blocks a stream"
+                    yield Fault("SG704", "event", number, event, text, f"write: hostwait {event}", lane=lane)
+                yield from self._wait(number, event, lane)
+            case HostWait(event, previous):
+                if previous:
+                    yield from self._wait_previous(number, event)
+                else:
+                    yield from self._wait(number, event, HOST)
+            case Release():
+                yield from self._release(number, step)
+            case RecordStream():
+                yield from self._record_stream(number, step)
+            case _:
+                assert_never(step)
+
+    def _launch(self, number: int, step: Launch) -> Iterator[Fault]:
+        name, lane = step.task, step.lane
+        self.newest[lane] = name
+        index = self.program.index_of_task.get(name)
+        if index is None:
+            yield _structure(number, name, f"step {number} launches '{name}', which the program does not have", "plan again", name, lane)
+            return
+        if name in self.launched:
+            text = f"'{name}' is launched twice, by step {self.launched[name]} and step {number}"
+            yield _structure(number, name, text, "launch each task once", name, lane)
+            return
+        self.launched[name] = number
+        task = self.program.tasks[index]
+        if task.host and lane != HOST:
+            text = f"'{name}' is a host task, but step {number} launches it on @{lane}"
+            yield _structure(number, name, text, "launch it @host", name, lane)
+        elif lane == HOST and not task.host:
+            text = f"'{name}' is not a host task, but step {number} launches it on @host"
+            yield _structure(number, name, text, "launch it on a stream, or declare it `host: true`", name, lane)
+        elif task.stream is not None and not task.host and lane != task.stream:
+            text = f"'{name}' is pinned to stream '{task.stream}', but step {number} launches it on @{lane}"
+            yield _structure(number, name, text, f"launch it @{task.stream}", name, lane)
+
+    def _record(self, number: int, step: Record) -> Iterator[Fault]:
+        event, lane, task = step.event, step.lane, step.task
+        if event in self.recorded:
+            text = f"event '{event}' is recorded twice, by step {self.recorded[event]} and step {number}: waits would mean the later one"
+            yield Fault("SG704", "event", number, event, text, "give each record its own event", task, lane)
+            return
+        self.recorded[event] = number
+        if task == ENTRY:
+            if lane != MAIN or MAIN in self.newest:
+                text = f"step {number} records '{event}' as the caller's work before the run, but not at the start of @main"
+                yield Fault("SG704", "event", number, event, text, "record it on @main before everything", task, lane)
+        elif task not in self.program.index_of_task:
+            text = f"step {number} records '{event}' after '{task}', which the program does not have"
+            yield _structure(number, event, text, "name a task or `entry`", task, lane)
+        elif self.newest.get(lane) != task:
+            text = f"step {number} records '{event}' as the end of '{task}', which is not what @{lane} was given last"
+            yield Fault("SG704", "event", number, event, text, f"record it right after '{task}', on its lane", task, lane)
+
+    def _wait(self, number: int, event: str, lane: str) -> Iterator[Fault]:
+        if event in self.recorded:
+            return
+        if event in self.events:
+            text = f"step {number} waits for event '{event}' before this run records it: CUDA would silently not wait"
+            yield Fault("SG704", "event", number, event, text, "issue the record first", lane=lane)
+        else:
+            text = f"step {number} waits for event '{event}', which nothing records: CUDA would silently not wait"
+            yield Fault("SG704", "event", number, event, text, "record it after the task that must be done", lane=lane)
+
+    def _wait_previous(self, number: int, event: str) -> Iterator[Fault]:
+        if event not in self.events:
+            text = f"step {number} waits for event '{event}' of the previous run, which nothing records"
+            yield Fault("SG704", "event", number, event, text, "record it after the task that must be done", lane=HOST)
+        elif event in self.recorded:
+            text = f"step {number} waits for event '{event}' of the previous run, but step {self.recorded[event]} has recorded it anew"
+            yield Fault("SG704", "event", number, event, text, "move the hostwait above the record", lane=HOST)
+
+    def _release(self, number: int, step: Release) -> Iterator[Fault]:
+        label, lane = step.storage, step.lane
+        storage = self._storage(label)
+        if storage is None:
+            yield _structure(number, label, f"step {number} releases '{label}', which the program does not have", "plan again", lane=lane)
+            return
+        home = self._allocated_on(storage)
+        problem = remedy = ""
+        if label in self.released:
+            problem, remedy = f"'{label}' is released twice, by step {self.released[label]} and step {number}", "release it once"
+        elif self.storages[label] in self.accesses.output_storages:
+            problem, remedy = f"step {number} releases '{label}', an output, which belongs to the caller", "leave the release out"
+        elif not storage.version:
+            problem, remedy = f"step {number} releases '{label}', which outlives the run", "leave the release out"
+        elif not step.previous and not self._is_made(storage):
+            problem, remedy = f"step {number} releases '{label}' before anything has made it", "release it after its last use"
+        elif home is not None and lane != home:
+            problem = f"step {number} releases '{label}' on @{lane}, but its memory goes back to @{home}, which allocated it"
+            remedy = f"release it @{home}"
+        if problem:
+            yield Fault("SG705", "release", number, label, f"{problem} (release {label})", remedy, lane=lane)
+        self.released.setdefault(label, number)
+        if not step.previous:
+            self.freed_now.setdefault(label, number)
+
+    def _record_stream(self, number: int, step: RecordStream) -> Iterator[Fault]:
+        label, lane = step.storage, step.lane
+        storage = self._storage(label)
+        if storage is None:
+            text = f"step {number} is a record_stream of '{label}', which the program does not have"
+            yield _structure(number, label, text, "plan again", lane=lane)
+            return
+        home = self._allocated_on(storage)
+        why = ""
+        if not storage.version:
+            why = "its memory outlives the run"
+        elif lane == HOST or home == HOST:
+            why = "the host is no stream, and host memory has no record_stream"
+        elif label in self.freed_now:
+            why = f"it comes after the release in step {self.freed_now[label]}"
+        elif not self._is_made(storage):
+            why = "nothing has made it yet"
+        elif lane == home:
+            why = f"@{lane} allocated it, and the allocator knows that lane already"
+        if why:
+            text = f"step {number}: record_stream of '{label}' for @{lane} does nothing: {why}"
+            yield Fault("SG706", "record_stream", number, label, text, "leave it out, or record the lane that uses the memory", lane=lane)
+
+    def missing(self) -> Iterator[Fault]:
+        for task in self.program.tasks:
+            if task.name not in self.launched:
+                yield _structure(None, task.name, f"'{task.name}' is never launched", "launch each task once", task.name)
+        for number, storage in enumerate(self.accesses.storages):
+            if storage.version and number not in self.accesses.output_storages and storage.label not in self.released:
+                text = f"'{storage.label}' is never released, in this run or in the next (release {storage.label})"
+                remedy = f"add after its last use: release {storage.label} @{self._allocated_on(storage) or MAIN}"
+                yield Fault("SG705", "release", None, storage.label, text, remedy)
+
+    def _storage(self, label: str) -> Storage | None:
+        number = self.storages.get(label)
+        return None if number is None else self.accesses.storages[number]
+
+    def _is_made(self, storage: Storage) -> bool:
+        return storage.producer is not None and self.program.tasks[storage.producer].name in self.launched
+
+    def _allocated_on(self, storage: Storage) -> str | None:
+        """The lane that a value's memory belongs to: its producer's, or the host's; None if it is made nowhere."""
+        if storage.producer is None:
+            return None
+        return HOST if storage.host else self.lane_of.get(self.program.tasks[storage.producer].name)
