@@ -19,12 +19,63 @@ The map, in the order in which a program passes through; imports point from late
     saved        Schedule <-> JSON
     render/      text, SVG, Mermaid, DOT
     plan         plan(spec) -> Schedule: one line per pass, then verify
-    operators    names -> callables: the caller's, torch's, copy
     calls        how a task's operator is called, and what it may return
+    registry     torch's operators and their schemas; what is refused
+    aten         a call -> the overload that fits it
+    operators    names -> callables: the caller's, torch's, copy
+    sharing      whether tensors share bytes
+    binding      the caller's tensors -> the program's inputs
+    files        inputs from files, outputs to files
     executors/   sequential (the reference), lanes (host threads), eager (CUDA streams)
-    runner       run, compile, Runner, Result
+    result       what a run gives back
+    runner       run, compile, Runner
+    compare      sequential and planned on the same inputs: the first task that differs
+    doctor       what this machine has
+    commands/    one module per group of commands
     cli          the `streamgraph` command
 
 Nothing here imports torch until something is run.
 """
 
+from streamgraph.builder import Graph, Handle
+from streamgraph.errors import (
+    BindingError,
+    DeviceError,
+    OperatorError,
+    Problem,
+    RunnerError,
+    ScheduleError,
+    SpecError,
+    StreamgraphError,
+    TaskError,
+    VerificationError,
+)
+from streamgraph.model import Program
+from streamgraph.plan import plan
+from streamgraph.result import Result
+from streamgraph.runner import Runner, compile, run
+from streamgraph.schedule import Schedule
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BindingError",
+    "DeviceError",
+    "Graph",
+    "Handle",
+    "OperatorError",
+    "Problem",
+    "Program",
+    "Result",
+    "Runner",
+    "RunnerError",
+    "Schedule",
+    "ScheduleError",
+    "SpecError",
+    "StreamgraphError",
+    "TaskError",
+    "VerificationError",
+    "compile",
+    "plan",
+    "run",
+]

@@ -34,6 +34,7 @@ CATALOGUE: dict[str, str] = {
     "SG009": "A spec is a mapping with the keys `streamgraph`, `name`, `tensors`, `tasks`, ...; this file holds something else.",
     "SG010": "The file is not UTF-8 text, or holds characters that cannot be printed.",
     "SG011": "Indentation by tabs is not YAML. Use spaces.",
+    "SG012": "A file that was asked for could not be written, or stands there already.",
     "SG101": "A key that has no meaning at this place. The nearest known key is suggested.",
     "SG102": "A key that must be there is missing.",
     "SG103": "A value of the wrong kind: for example a list where a name belongs.",

@@ -1,0 +1,91 @@
+"""The `streamgraph` command: parse, one library call, print. The commands stand in `streamgraph.commands`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from streamgraph.commands import execute, schedule, spec, start
+from streamgraph.commands.report import FINE, INTERRUPTED, USAGE, Report
+
+PATH = """\
+Declare what each task reads and writes; get a race-free multi-stream schedule, proved, drawn and run.
+
+The usual path:
+
+  streamgraph init demo                             write a small program to try things on
+  streamgraph check demo.streamgraph.yaml           find all mistakes at once
+  streamgraph run demo.streamgraph.yaml             run it; needs no GPU
+  streamgraph draw demo.streamgraph.yaml            see lanes, tasks and waits
+  streamgraph explain demo.streamgraph.yaml join    why a task waits, and why not
+
+`streamgraph COMMAND --help` shows examples and options, `streamgraph doctor` what this machine can do.
+"""
+
+
+class _Group(click.Group):
+    """The commands in the order in which one meets them, and one way out for all errors."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of declaration."""
+        return list(self.commands)
+
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any
+    ) -> NoReturn:
+        """Run a command and exit with its code."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        try:
+            super().main(arguments, prog_name or "streamgraph", standalone_mode=False, **extra)
+            code = FINE
+            sys.stdout.flush()
+        except click.ClickException as error:
+            code = _misused(error, arguments)
+        except (KeyboardInterrupt, click.Abort):
+            sys.stderr.write("error: interrupted\n")
+            code = INTERRUPTED
+        except BrokenPipeError:
+            # Whoever read our output has had enough. Nothing may be flushed into the closed pipe at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = FINE
+        sys.exit(code)
+
+
+def _misused(error: click.ClickException, arguments: Sequence[str]) -> int:
+    report = Report("", as_json="--json" in arguments)
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    message = error.format_message()
+    report.error(message)
+    if context is not None:
+        report.say(f"\n{context.get_usage()}\nTry: {context.command_path} --help")
+    report.close(USAGE, message)
+    return USAGE
+
+
+@click.group(cls=_Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}, help=PATH.split("\n")[0])
+@click.version_option(package_name="streamgraph", message="streamgraph %(version)s")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Without a command: the path from nothing to an explained run."""
+    if context.invoked_subcommand is None:
+        Report("").result(PATH)
+
+
+for _command in (
+    start.init, spec.check, schedule.plan, schedule.explain, schedule.draw, execute.run, execute.compare,
+    spec.expand, spec.schema, start.doctor,
+):  # fmt: skip
+    cli.add_command(_command)
+
+
+def main() -> NoReturn:
+    """The entry point of the `streamgraph` script."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows fewer characters than we use gets escapes, not an error.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    cli.main()

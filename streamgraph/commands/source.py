@@ -1,0 +1,187 @@
+"""SPEC on the command line: a YAML file, a saved schedule, or `-` for stdin, becomes a Program or a Schedule."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+import click
+
+from streamgraph.commands.report import Report
+from streamgraph.errors import Location, Problem, SpecError, quoted
+
+if TYPE_CHECKING:
+    from streamgraph.model import Program
+    from streamgraph.schedule import Schedule
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+STDIN = "-"
+_SAVED = re.compile(r'\s*\{\s*"streamgraph_schedule"')
+_PEEK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """The options of the planner, as the command line gives them."""
+
+    streams: int | Literal["auto"]
+    order: Literal["declared", "auto"]
+    release: Literal["default", "early"]
+    params: tuple[str, ...]
+
+
+def param_option(function: Function) -> Function:
+    """`--param NAME=NUMBER`, as often as one likes."""
+    return click.option(
+        "--param", "params", multiple=True, metavar="NAME=NUMBER", help="Override one of the spec's `params`. Repeatable."
+    )(function)
+
+
+def planning_options(function: Function) -> Function:
+    """The planner's options, for every command that plans."""
+    for option in (
+        click.option("--release", type=click.Choice(["default", "early"]), default="default", show_default=True,
+                     help="Drop values where that needs no extra step, or right after their last use."),
+        click.option("--order", type=click.Choice(["declared", "auto"]), default="declared", show_default=True,
+                     help="Issue tasks as they stand in the file, or the longest remaining path first."),
+        click.option("--streams", metavar="N|auto", default="auto", show_default=True, callback=_streams,
+                     help="How many lanes tasks may use that are not pinned to one."),
+    ):  # fmt: skip
+        function = option(function)
+    return param_option(function)
+
+
+def _streams(context: click.Context, parameter: click.Parameter, value: str) -> int | str:
+    if value == "auto":
+        return value
+    if not re.fullmatch(r"[1-9][0-9]{0,5}", value):
+        raise click.BadParameter(f"'{quoted(value)}' is neither 'auto' nor a whole number from 1")
+    return int(value)
+
+
+def planning(streams: int | str, order: str, release: str, params: Iterable[str]) -> Planning:
+    """The options as one value; click has checked their words."""
+    return Planning(cast(Any, streams), cast(Any, order), cast(Any, release), tuple(params))
+
+
+def param_values(entries: Iterable[str]) -> dict[str, int | str]:
+    """`k=v` entries as a mapping. What is no whole number stays text, and the spec says what is wrong with it."""
+    values: dict[str, int | str] = {}
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"'{quoted(entry)}' is not NAME=NUMBER", param_hint="--param")
+        values[name.strip()] = int(value) if re.fullmatch(r"\s*-?[0-9]{1,19}\s*", value) else value
+    return values
+
+
+def load_program(report: Report, source: str, params: Iterable[str] = (), *, show: bool = True) -> Program:
+    """The program of a spec; its warnings are told.
+
+    Raises:
+        SpecError: all that is wrong with it.
+    """
+    from streamgraph.spec import load, loads
+
+    begun = time.perf_counter()
+    values = param_values(params)
+    loaded = loads(_stdin(), values, "<stdin>") if source == STDIN else load(source, values)
+    report.detail(f"read {quoted(source)} in {time.perf_counter() - begun:.2f} s")
+    report.tell(loaded.warnings, show=show)
+    return loaded.program
+
+
+def load_schedule(report: Report, source: str, options: Planning) -> Schedule:
+    """The schedule of a spec, planned and verified; or a saved one, verified, as it is.
+
+    Raises:
+        SpecError, ScheduleError, VerificationError: as `plan` and `Schedule.from_json`.
+    """
+    from streamgraph.plan import plan
+    from streamgraph.saved import from_json
+
+    text = _stdin() if source == STDIN else None
+    if _is_saved(source if text is None else None, text):
+        if options.params:
+            raise click.UsageError("a saved schedule has no parameters left: leave --param out, or plan the spec again")
+        return from_json(_read_saved(source) if text is None else text)
+    if text is not None:
+        from streamgraph.spec import loads
+
+        loaded = loads(text, param_values(options.params), "<stdin>")
+        report.tell(loaded.warnings)
+        program = loaded.program
+    else:
+        program = load_program(report, source, options.params)
+    begun = time.perf_counter()
+    schedule = plan(program, streams=options.streams, order=options.order, release=options.release)
+    report.detail(f"planned and verified {len(program.tasks)} tasks in {time.perf_counter() - begun:.2f} s")
+    return schedule
+
+
+def _stdin() -> str:
+    """What is on stdin, up to more than any spec may have; the reader refuses what is too large."""
+    from streamgraph.saved import LARGEST
+
+    buffer = getattr(sys.stdin, "buffer", None)
+    if buffer is None:
+        return sys.stdin.read(LARGEST + 1)
+    try:
+        text: str = buffer.read(LARGEST + 1).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SpecError(Problem("SG010", "stdin is not UTF-8 text", Location("<stdin>", 1), "save it as UTF-8")) from None
+    return text
+
+
+def _is_saved(path: str | None, text: str | None) -> bool:
+    if path is not None:
+        from pathlib import Path
+
+        # Only a regular file is looked into: opening a FIFO could wait for ever. What it is instead, the reader says.
+        if "\0" in path or not Path(path).is_file():
+            return False
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                text = file.read(_PEEK)
+        except OSError:
+            return False
+    return text is not None and _SAVED.match(text) is not None
+
+
+def _read_saved(path: str) -> str:
+    from streamgraph.saved import LARGEST
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(LARGEST + 1)
+    except UnicodeDecodeError:
+        raise SpecError(Problem("SG010", "the file is not UTF-8 text", Location(quoted(path), 1), "save it as UTF-8")) from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise SpecError(Problem("SG006", f"'{quoted(path)}' cannot be read: {reason}", None, "check the path")) from None
+
+
+def write(path: str, text: str) -> None:
+    """Write a file that the user asked for.
+
+    Raises:
+        SpecError: SG012 if that does not work.
+    """
+    try:
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+        raise SpecError(Problem("SG012", f"'{quoted(path)}' cannot be written: {reason}", None, "name another file")) from None
+
+
+def shell(text: str) -> str:
+    """A word as one would type it in a shell."""
+    import shlex
+
+    return shlex.quote(text)

@@ -1,0 +1,44 @@
+"""Executors: siblings that run a Schedule. Each interprets its steps and nothing else.
+
+    sequential   the reference: one task after another in declaration order, on the current stream
+    lanes        one host thread per lane, with host events (the CPU's default)
+    eager        one thread issues all steps to CUDA streams (the GPU's default)
+
+`Executor` is their interface. `launch` calls one task, `memory` holds what outlives a run, `device` alone touches `torch.cuda`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a run gives back: its outputs by name, and a call that blocks the host until the bound host inputs may be rewritten."""
+
+    outputs: Mapping[str, torch.Tensor]
+    inputs_free: Callable[[], None]
+
+
+class Executor(Protocol):
+    """Runs one program, again and again, one run at a time."""
+
+    def run(self, inputs: Mapping[str, torch.Tensor]) -> Finished:
+        """Run all tasks on these inputs. Returns when everything is issued, and host outputs are there.
+
+        Raises:
+            TaskError: a task raised, or returned what it may not. Nothing is running any more, and the executor can run again.
+        """
+        ...
+
+    def runs_on(self, thread: int) -> bool:
+        """Whether that thread, by its ident, is one that the executor made for its tasks."""
+        ...
+
+    def close(self) -> None:
+        """Drop all memory, in the order that the streams demand, and end all threads. Closing twice is closing once."""
+        ...

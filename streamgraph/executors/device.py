@@ -1,0 +1,223 @@
+"""Streams and events of a GPU: the one module that touches `torch.cuda`.
+
+The eager executor is written against the protocols below, which `torch.cuda.Stream` and `torch.cuda.Event` fit as they are. So a test can
+give it streams that hold their work back and run it in any order the events allow, on a machine without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from streamgraph.errors import DeviceError, Problem
+
+# PyTorch hands out 32 streams per priority and device in turn, then the same ones again (measured with torch 2.11: 70 calls, 32 streams).
+POOL = 32
+# A lower number is a higher priority; 0 is what the caller's stream has, and CUDA knows none below it.
+PRIORITIES = {"high": -1, "normal": 0, "low": 0}
+
+
+class Stream(Protocol):
+    """A queue of device work. Two objects are the same stream exactly when their handles are equal."""
+
+    @property
+    def cuda_stream(self) -> int:
+        """The native handle."""
+        ...
+
+
+class Event(Protocol):
+    """A point in a stream's queue, as last recorded."""
+
+    def synchronize(self) -> None:
+        """Block the host until the point is reached."""
+        ...
+
+
+@runtime_checkable
+class Device(Protocol):
+    """What the eager executor needs of a device."""
+
+    @property
+    def location(self) -> torch.device:
+        """Where device tensors live."""
+        ...
+
+    def current_stream(self) -> Stream:
+        """The stream that work goes to now, for this thread."""
+        ...
+
+    def current_device(self) -> int:
+        """The index of the device that is current for this thread."""
+        ...
+
+    def set_stream(self, stream: Stream) -> None:
+        """Send work to `stream` from here on; its device becomes current too."""
+        ...
+
+    def set_device(self, index: int) -> None:
+        """Make another device current again."""
+        ...
+
+    def new_stream(self, priority: str, taken: Collection[int]) -> Stream:
+        """A stream whose handle is none of `taken`."""
+        ...
+
+    def new_event(self) -> Event:
+        """An event without timing."""
+        ...
+
+    def record(self, event: Event, stream: Stream) -> None:
+        """Record the event at the end of what the stream holds now."""
+        ...
+
+    def wait(self, event: Event, stream: Stream) -> None:
+        """Hold back what the stream is given from here on until the event, as recorded now, is done."""
+        ...
+
+    def record_stream(self, tensor: torch.Tensor, stream: Stream) -> None:
+        """Tell the allocator that the stream uses the tensor's memory too."""
+        ...
+
+    def is_capturing(self) -> bool:
+        """Whether the current stream is being captured into a graph."""
+        ...
+
+
+class _HostStream:
+    """The CPU's one queue: the calling thread, which is always past what it was given."""
+
+    cuda_stream = 0
+
+
+class _HostEvent:
+    def synchronize(self) -> None:
+        """The host is here already."""
+
+
+class HostDevice:
+    """The CPU as a device: work is done when its call returns, so streams and events are names only."""
+
+    location = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self._stream = _HostStream()
+
+    def current_stream(self) -> Stream:
+        """The calling thread."""
+        return self._stream
+
+    def current_device(self) -> int:
+        """There is one."""
+        return 0
+
+    def set_stream(self, stream: Stream) -> None:
+        """Nothing: there is one."""
+
+    def set_device(self, index: int) -> None:
+        """Nothing: there is one."""
+
+    def new_stream(self, priority: str, taken: Collection[int]) -> Stream:
+        """The calling thread again: lanes that share it are in order by themselves."""
+        return self._stream
+
+    def new_event(self) -> Event:
+        """An event that has always happened."""
+        return _HostEvent()
+
+    def record(self, event: Event, stream: Stream) -> None:
+        """Nothing: the work before it is done."""
+
+    def wait(self, event: Event, stream: Stream) -> None:
+        """Nothing: the work before it is done."""
+
+    def record_stream(self, tensor: torch.Tensor, stream: Stream) -> None:
+        """Nothing: host memory has no streams."""
+
+    def is_capturing(self) -> bool:
+        """Never."""
+        return False
+
+
+class CudaDevice:
+    """The CUDA device of that index, or the current one."""
+
+    def __init__(self, index: int | None = None) -> None:
+        if not torch.cuda.is_available():
+            name = f"cuda:{index}" if index is not None else "cuda"
+            raise DeviceError(_missing(name, "this machine, or this build of torch, has no CUDA"))
+        count = torch.cuda.device_count()
+        if index is not None and index >= count:
+            raise DeviceError(_missing(f"cuda:{index}", f"this machine has {count} CUDA device{'s' if count != 1 else ''}"))
+        self.index = torch.cuda.current_device() if index is None else index
+        self.location = torch.device("cuda", self.index)
+
+    def current_stream(self) -> Stream:
+        """The stream that work on this device goes to now, for this thread."""
+        stream: Stream = torch.cuda.current_stream(self.index)
+        return stream
+
+    def current_device(self) -> int:
+        """The index of the device that is current for this thread."""
+        return torch.cuda.current_device()
+
+    def set_stream(self, stream: Stream) -> None:
+        """Send work to `stream` from here on; its device becomes current too."""
+        assert isinstance(stream, torch.cuda.Stream)
+        torch.cuda.set_stream(stream)
+
+    def set_device(self, index: int) -> None:
+        """Make another device current again."""
+        torch.cuda.set_device(index)
+
+    def new_stream(self, priority: str, taken: Collection[int]) -> Stream:
+        """A stream of the pool whose handle is none of `taken`.
+
+        Raises:
+            DeviceError: SG606, every stream of that priority is taken.
+        """
+        # Nothing is made here: the pool's next stream is handed out, and others (NCCL, captures, other runners) draw from it as well.
+        for _ in range(2 * POOL):
+            stream: Stream = torch.cuda.Stream(self.location, priority=PRIORITIES[priority])  # type: ignore[no-untyped-call]
+            if stream.cuda_stream not in taken:
+                return stream
+        problem = Problem(
+            "SG606",
+            f"PyTorch has {POOL} streams of one priority per device, and this schedule needs more of priority '{priority}'",
+            None,
+            "use fewer lanes (`streams=`), or give some of them another priority",
+        )
+        raise DeviceError(problem)
+
+    def new_event(self) -> Event:
+        """An event without timing. CUDA's own event comes into being at the first record."""
+        event: Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        return event
+
+    def record(self, event: Event, stream: Stream) -> None:
+        """Record the event at the end of what the stream holds now."""
+        assert isinstance(event, torch.cuda.Event)
+        assert isinstance(stream, torch.cuda.Stream)
+        event.record(stream)
+
+    def wait(self, event: Event, stream: Stream) -> None:
+        """Hold back what the stream is given from here on until the event, as recorded now, is done."""
+        assert isinstance(event, torch.cuda.Event)
+        assert isinstance(stream, torch.cuda.Stream)
+        event.wait(stream)
+
+    def record_stream(self, tensor: torch.Tensor, stream: Stream) -> None:
+        """Tell the allocator that the stream uses the tensor's memory too."""
+        assert isinstance(stream, torch.cuda.Stream)
+        tensor.record_stream(stream)
+
+    def is_capturing(self) -> bool:
+        """Whether the current stream is being captured into a graph."""
+        return torch.cuda.is_current_stream_capturing()
+
+
+def _missing(device: str, why: str) -> Problem:
+    remedy = "device='cpu' runs the same schedule on host threads; device='sim' predicts times"
+    return Problem("SG606", f"device '{device}' is not here: {why}", None, remedy)

@@ -1,0 +1,254 @@
+"""Eager: one thread issues the steps of a schedule to the streams of its lanes, in the order in which they stand.
+
+Nothing here waits for the device except a `hostwait`, the clean-up after a failure, and `close` where host memory is dropped. Between runs
+two things stay: the buffers, and the values that the schedule leaves to the next run (`release ... previous`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from typing_extensions import assert_never
+
+from streamgraph.errors import Problem, RunnerError, TaskError
+from streamgraph.executors import Finished
+from streamgraph.executors.device import Device, Event, Stream
+from streamgraph.executors.launch import failure, launch
+from streamgraph.executors.memory import Cells, Memory
+from streamgraph.executors.modes import task_mode
+from streamgraph.model import HOST, MAIN, Kind
+from streamgraph.operators import Operator
+from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Wait
+
+
+class EagerExecutor:
+    """Runs a schedule on a device's streams. The side lanes and the events are made in the first run, and never again."""
+
+    def __init__(self, schedule: Schedule, operators: Sequence[Operator], device: Device, seed: int = 0) -> None:
+        self.schedule, self.device = schedule, device
+        self.memory = Memory(schedule.program, schedule.accesses, device.location, seed)
+        self.events: dict[str, Event] = {}
+        self.streams: dict[str, Stream] = {}  # by lane; MAIN is the stream of the latest run
+        self.pending: dict[int, torch.Tensor] = {}  # values of the run before, by storage
+        self._operators = {operator.call.task: operator for operator in operators}
+        self._number = {storage.label: number for number, storage in enumerate(schedule.accesses.storages)}
+        # A record on the host lane, and a wait for it, order issuing threads. There is one here, and it is past the task by then.
+        self._host_events = frozenset(s.event for s in schedule.steps if isinstance(s, Record) and s.lane == HOST)
+        self._inputs_read = _last_records(schedule)
+        self._spare: dict[str, Event] = {}
+        self._made_on: Stream | None = None  # where the buffers were made, and where they go back to
+        self._first = True
+        self._broken: TaskError | None = None
+
+    def run(self, inputs: Mapping[str, torch.Tensor]) -> Finished:
+        """Issue every step. See `Executor.run`."""
+        if self._broken is not None:
+            message = f"the device did not come to rest after an error in task '{self._broken.task}'; this runner cannot run again"
+            raise RunnerError(Problem("SG604", message, None, "mend the task; after an error of CUDA itself, start a new process"))
+        if self.device.is_capturing():
+            message = "the current stream is being captured into a CUDA graph, and a run cannot join a capture yet"
+            raise RunnerError(Problem("SG609", message, None, "call the runner outside `torch.cuda.graph(...)`"))
+        main, device_before = self.device.current_stream(), self.device.current_device()
+        try:
+            self._enter(main)
+            with task_mode():
+                return self._run(main, inputs)
+        finally:
+            self.device.set_stream(main)
+            if device_before != self.device.current_device():
+                self.device.set_device(device_before)
+
+    def _enter(self, main: Stream) -> None:
+        """Make `main` lane 0, ordered after the last run; draw the streams of the side lanes in the first run."""
+        last = self.streams.get(MAIN)
+        if last is not None and last.cuda_stream != main.cuda_stream:
+            self._follow(main, last)
+        for lane in self.schedule.lanes[1:]:
+            stream = self.streams.get(lane.name)
+            if lane.is_host or (stream is not None and stream.cuda_stream != main.cuda_stream):
+                continue
+            if stream is not None and last is not None:
+                # The caller came on the very stream of this lane. What the lane has left to drop was allocated there: end that first.
+                self._drop_pending(last, only=lane.name)
+            taken = {main.cuda_stream, *(other.cuda_stream for other in self.streams.values())}
+            self.streams[lane.name] = self.device.new_stream(lane.priority, taken)
+        self.streams[MAIN] = self.streams[HOST] = main
+        if self._made_on is None:
+            self._made_on = main
+
+    def _follow(self, later: Stream, earlier: Stream) -> None:
+        """Let `later` wait for all that `earlier` holds now."""
+        event = self._spare_event(MAIN)
+        self.device.record(event, earlier)
+        self.device.wait(event, later)
+
+    def _run(self, main: Stream, inputs: Mapping[str, torch.Tensor]) -> Finished:
+        issued: dict[str, None] = {MAIN: None}
+        cells: Cells = []
+        launching: Operator | None = None
+        lane = MAIN
+        device, streams, events, number = self.device, self.streams, self.events, self._number
+        device.set_stream(main)
+        current = MAIN
+        try:
+            cells = self.memory.begin(inputs)
+            for step in self.schedule.steps:
+                match step:
+                    case Launch(task, lane):
+                        if lane != current:
+                            device.set_stream(streams[lane])
+                            current = lane
+                        issued[lane] = None
+                        launching = self._operators[task]
+                        launch(launching, cells, device.location, lane, check=self._first)
+                        if self._first:
+                            self._check_stream(launching, lane)
+                        launching = None
+                    case Record(event, lane):
+                        if lane != HOST:
+                            if event not in events:
+                                events[event] = device.new_event()
+                            device.record(events[event], streams[lane])
+                    case Wait(event, lane):
+                        if event not in self._host_events:
+                            device.wait(events[event], streams[lane])
+                    case HostWait(event, previous):
+                        if not previous or event in events:  # in a first run there is none before it
+                            events[event].synchronize()
+                    case Release(storage, _, previous):
+                        if previous:
+                            self.pending.pop(number[storage], None)
+                        else:
+                            cells[number[storage]] = None
+                    case RecordStream(storage, lane):
+                        tensor = cells[number[storage]]
+                        assert tensor is not None, f"bug in streamgraph: record_stream of '{storage}' after its release"
+                        device.record_stream(tensor, streams[lane])
+                        del tensor
+                    case _:
+                        assert_never(step)
+        except BaseException as error:
+            raised = failure(error, launching, cells, lane) if launching is not None else error
+            self._come_to_rest(tuple(issued), raised)
+            cells.clear()
+            if raised is error:
+                raise
+            raise raised from error
+        self.pending.update(self.memory.left_over(cells))
+        self._first = False
+        return Finished(self.memory.outputs(cells), self._inputs_free(main))
+
+    def _check_stream(self, operator: Operator, lane: str) -> None:
+        """SG607 if the task left another stream or device current than it found."""
+        found, index = self.device.current_stream(), self.device.current_device()
+        if found.cuda_stream != self.streams[lane].cuda_stream or index != (self.device.location.index or 0):
+            message = f"task '{operator.call.task}' @{lane} left another stream or device current than it found"
+            remedy = "use `with torch.cuda.stream(...)`, which puts the old one back"
+            raise TaskError(Problem("SG607", message, operator.call.location, remedy), operator.call.task, lane)
+
+    def _come_to_rest(self, issued: Sequence[str], error: BaseException) -> None:
+        """After a failure: lane 0 follows every lane with work of this run, the host follows lane 0, and what is left is dropped."""
+        main = self.streams[MAIN]
+        try:
+            self.device.set_stream(main)
+            for lane in issued:
+                if self.streams[lane].cuda_stream != main.cuda_stream:
+                    self.device.record(self._spare_event(lane), self.streams[lane])
+                    self.device.wait(self._spare_event(lane), main)
+            last = self._spare_event(MAIN)
+            self.device.record(last, main)
+            last.synchronize()
+        except BaseException as second:
+            # A device that reports errors for good, or a second Ctrl-C: nothing is known to be idle, so nothing may be dropped.
+            self._broken = error if isinstance(error, TaskError) else TaskError(Problem("SG601", str(error)))
+            raise error from second
+        self.pending.clear()
+
+    def _spare_event(self, lane: str) -> Event:
+        if lane not in self._spare:
+            self._spare[lane] = self.device.new_event()
+        return self._spare[lane]
+
+    def _inputs_free(self, main: Stream) -> Callable[[], None]:
+        """A call that blocks the host until no device task of this run reads a bound host input any more. It outlives the executor."""
+        names, on_main = self._inputs_read
+        device, events = self.device, tuple(self.events[name] for name in names)
+
+        def wait() -> None:
+            for event in events:
+                event.synchronize()
+            if on_main:
+                # No event of the schedule stands behind the last reader on lane 0, so its tail is recorded now: later work is waited for
+                # too, but no run pays for a call that is never made.
+                tail = device.new_event()
+                device.record(tail, main)
+                tail.synchronize()
+
+        return wait
+
+    def _drop_pending(self, last: Stream, only: str | None = None) -> None:
+        """Drop left-over values once the lanes that allocated them follow lane 0, and with it everything that used them."""
+        lane_of = self.schedule.lane_of
+        on_host = False
+        lanes: dict[str, None] = {}
+        dropped: list[int] = []
+        for number in self.pending:
+            storage = self.schedule.accesses.storages[number]
+            assert storage.producer is not None
+            lane = lane_of[self.schedule.program.tasks[storage.producer].name]
+            if only in (None, lane):
+                dropped.append(number)
+                on_host |= storage.host or lane == HOST
+                lanes[lane] = None
+        event = self._spare_event(MAIN)
+        if dropped:
+            self.device.record(event, last)
+        for lane in lanes:
+            if self.streams[lane].cuda_stream != last.cuda_stream:
+                self.device.wait(event, self.streams[lane])
+        if on_host:
+            event.synchronize()
+        for number in dropped:
+            del self.pending[number]
+
+    def runs_on(self, thread: int) -> bool:
+        """Never: tasks run on the caller's thread. See `Executor.runs_on`."""
+        return False
+
+    def close(self) -> None:
+        """Drop everything. See `Executor.close`."""
+        last = self.streams.get(MAIN)
+        if last is not None and self._broken is None:
+            self._drop_pending(last)
+            assert self._made_on is not None
+            if self._made_on.cuda_stream != last.cuda_stream:
+                self._follow(self._made_on, last)
+            if self.memory.has_host_buffers:
+                # The allocator of pinned memory knows of copies, not of kernels that read it.
+                event = self._spare_event(MAIN)
+                self.device.record(event, last)
+                event.synchronize()
+        self.pending.clear()
+        self.memory.close()
+        self.events.clear()
+        self._spare.clear()
+        self.streams.clear()
+
+
+def _last_records(schedule: Schedule) -> tuple[tuple[str, ...], bool]:
+    """The events behind the last device task of each lane that touches a host input, and whether lane 0 has such a task without one."""
+    storages = schedule.accesses.storages
+    index, of_task = schedule.program.index_of_task, schedule.accesses.of_task
+    open_lanes: dict[str, None] = {}
+    found: dict[str, str] = {}
+    for step in schedule.steps:
+        if isinstance(step, Launch) and step.lane != HOST:
+            touched = (storages[access.storage] for access in of_task[index[step.task]])
+            if any(storage.host and storage.kind is Kind.INPUT for storage in touched):
+                open_lanes[step.lane] = None
+        elif isinstance(step, Record) and step.lane in open_lanes:
+            found[step.lane] = step.event
+            del open_lanes[step.lane]
+    # A side lane always has one: exit follows its last task.
+    return tuple(event for lane, event in found.items() if lane not in open_lanes), bool(open_lanes)

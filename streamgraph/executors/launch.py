@@ -1,0 +1,72 @@
+"""One launch: a task's call is evaluated, made, checked on a runner's first run, and what it returns is put into the cells."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+from traceback import walk_tb
+
+import torch
+
+from streamgraph.calls import check_alias, check_returned, describe, run_copy
+from streamgraph.errors import Location, Problem, TaskError, quoted
+from streamgraph.executors.memory import Cells
+from streamgraph.operators import Operator
+
+_OURS = str(Path(__file__).resolve().parents[1])
+
+
+def launch(operator: Operator, cells: Cells, location: torch.device, lane: str, *, check: bool) -> None:
+    """Call the task's operator on the current stream. With `check`, what it returns must be what the task declares, in memory of its own.
+
+    No reference to an argument or a result stays behind: a release that follows drops the last one.
+
+    Raises:
+        TaskError: SG602, SG603, SG503 of the checks.
+        BaseException: what the operator raised, as it is; `failure` words it.
+    """
+    call = operator.call
+    if call.is_copy:
+        returned = run_copy(call, cells, location, lane)
+    else:
+        positional, keywords = call.arguments(cells)
+        result = operator.function(*positional, **keywords)
+        if check:
+            returned = check_returned(call, result, cells, location, lane)
+            check_alias(call, returned, cells, operator.constants(), lane)
+        elif call.returns:
+            returned = result if call.returns_sequence else (result,)
+        else:
+            return
+    for place, tensor in zip(call.returns, returned, strict=True):
+        cells[place.storage] = tensor
+
+
+def failure(error: BaseException, operator: Operator, cells: Cells, lane: str) -> BaseException:
+    """What to raise for an error inside a launch: a `TaskError` with the call, its types and the user's own line.
+
+    `KeyboardInterrupt`, `SystemExit` and their like pass as they are: they are no failure of the task.
+    """
+    if isinstance(error, TaskError) or not isinstance(error, Exception):
+        return error
+    words = f"raised {type(error).__name__}" + (f": {error}" if str(error) else "")
+    message = f"task '{operator.call.task}' @{lane}: {describe(operator.call, cells)} {quoted(words, 500)}"
+    frame = _frame_of_user(error)
+    problem = Problem("SG601", message, operator.call.location, None, (("raised here", frame),) if frame is not None else ())
+    wrapped = TaskError(problem, operator.call.task, lane)
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _frame_of_user(error: BaseException) -> Location | None:
+    """The innermost line that is neither ours nor torch's: where the person who reads this can change something."""
+    torch_root = str(Path(torch.__file__).resolve().parent)
+    found = None
+    for frame, line in walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if not file.startswith((_OURS, torch_root, "<")):
+            found = Location(file, line, 1, 1, linecache.getline(file, line).rstrip())
+    if found is None:
+        return None
+    indent = len(found.text) - len(found.text.lstrip())
+    return Location(found.file, found.line, indent + 1, max(1, len(found.text) - indent), found.text)

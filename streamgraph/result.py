@@ -1,0 +1,77 @@
+"""What a run returns: a mapping from output names to tensors, with the schedule that made them beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from streamgraph.errors import Problem, RunnerError, quoted
+from streamgraph.schedule import Schedule
+
+if TYPE_CHECKING:
+    import torch
+
+    from streamgraph.simulate import Timeline
+
+
+class Result(Mapping[str, "torch.Tensor"]):
+    """The outputs of one run, by name. They belong to the caller: no later run changes them.
+
+    `schedule` is what was run. `made_up` names the inputs that nothing was bound to and that `init` filled (only `run` does that).
+    """
+
+    def __init__(
+        self,
+        outputs: Mapping[str, torch.Tensor],
+        schedule: Schedule,
+        *,
+        made_up: tuple[str, ...] = (),
+        costs: Mapping[str, float] | None = None,
+        inputs_free: Callable[[], None] | None = None,
+    ) -> None:
+        self.schedule = schedule
+        self.made_up = made_up
+        self._outputs = dict(outputs)
+        self._costs = costs
+        self._inputs_free = inputs_free
+        self._timeline: Timeline | None = None
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """The output of that name.
+
+        Raises:
+            KeyError: there is none; the message lists those there are.
+        """
+        try:
+            return self._outputs[name]
+        except KeyError:
+            known = ", ".join(self._outputs) or "none: list some under `outputs`"
+            raise KeyError(f"'{quoted(name)}' is not an output; the outputs are: {known}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._outputs)
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    def __repr__(self) -> str:
+        return f"<Result of '{self.schedule.program.name}': {', '.join(self._outputs) or 'no outputs'}>"
+
+    @property
+    def timeline(self) -> Timeline:
+        """The predicted timeline of the schedule, from the costs that it was planned with. Simulated, not measured."""
+        if self._timeline is None:
+            from streamgraph.simulate import simulate
+
+            self._timeline = simulate(self.schedule, self._costs)
+        return self._timeline
+
+    def inputs_free(self) -> None:
+        """Block the host until the host tensors bound to this run may be written again: its copies from them are done.
+
+        Raises:
+            RunnerError: SG608 for a simulated run, which read nothing.
+        """
+        if self._inputs_free is None:
+            raise RunnerError(Problem("SG608", "a simulated run reads no inputs", None, "run on a device: device='cpu' or 'cuda'"))
+        self._inputs_free()

@@ -1,0 +1,85 @@
+"""The YAML front end: a spec's text becomes a Program.
+
+    reader       text -> plain data that knows its places
+    schema       the form of that data, and the JSON Schema for editors
+    faults       what does not fit the schema -> Problems; mends the data, so that the rest is still looked at
+    interpolate  `$name`, `$(...)` and `each`
+    declare      tensors: types, families, views
+    expand       tasks: groups, wildcards, `after`; -> Program
+    write        Program -> YAML, in its expanded form
+
+A spec is data. Nothing here imports what a spec names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from streamgraph.errors import Location, Problem, SpecError, by_place
+from streamgraph.model import Program
+from streamgraph.spec.expand import expand
+from streamgraph.spec.faults import check_form
+from streamgraph.spec.reader import Document, read, read_file, read_mapping
+from streamgraph.spec.schema import json_schema
+from streamgraph.spec.write import to_mapping, to_yaml
+from streamgraph.validate import check, finish
+
+__all__ = ["Loaded", "json_schema", "load", "loads", "to_mapping", "to_yaml"]
+
+_ALIKE = 3  # problems of one code at one place that are shown singly; `each` can make thousands of one mistake
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A finished program, and what is legal but probably not meant."""
+
+    program: Program
+    warnings: tuple[Problem, ...] = ()
+
+
+def load(source: str | os.PathLike[str] | Mapping[str, Any], params: Mapping[str, object] | None = None) -> Loaded:
+    """The program in a file, or in a mapping of the same form. `params` override those of the spec.
+
+    Raises:
+        SpecError: everything that is wrong, each with its place, its line and a remedy.
+    """
+    if isinstance(source, Mapping):
+        return _program(read_mapping(source), params, "program")
+    name = os.fspath(source)
+    return _program(read(read_file(source), name), params, Path(name).name.partition(".")[0] or "program")
+
+
+def loads(text: str, file: str = "<spec>", params: Mapping[str, object] | None = None) -> Loaded:
+    """The program in a text; `file` is what messages call it. Raises as `load` does."""
+    return _program(read(text, file), params, "program")
+
+
+def _program(document: Document, params: Mapping[str, object] | None, name: str) -> Loaded:
+    checked = check_form(document)
+    problems = list(checked.problems)
+    if checked.spec is None:
+        raise SpecError(*_collapsed(problems))
+    expansion = expand(checked, document, params, name)
+    program = finish(expansion.program, expansion.places)
+    found = by_place([*problems, *expansion.problems, *check(program, expansion.places, expansion.broken)])
+    if any(problem.severity == "error" for problem in found):
+        raise SpecError(*_collapsed(found))
+    return Loaded(program, tuple(_collapsed(found)))
+
+
+def _collapsed(problems: Iterable[Problem]) -> list[Problem]:
+    """The problems, with those that many members have alike as one."""
+    groups: dict[tuple[str, Location | None], list[Problem]] = {}
+    for problem in problems:
+        groups.setdefault((problem.code, problem.location), []).append(problem)
+    result: list[Problem] = []
+    for (_, place), alike in groups.items():
+        if place is None or len(alike) <= _ALIKE:
+            result += alike
+        else:
+            result.append(replace(alike[0], message=f"{alike[0].message} (and {len(alike) - 1} more like it)"))
+    return result

@@ -1,0 +1,410 @@
+"""A spec in its long form becomes a Program: params, `each` and groups are multiplied out, names and wildcards are resolved.
+
+One task expands completely before the next; a group expands item by item. Undeclared names that a task writes are values. Everything that
+is wrong is reported at its place, once, and does not stop the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from streamgraph.errors import Location, Problem, quoted
+from streamgraph.model import OUTPUT_PREFIX, Argument, Kind, Output, Program, Stream, Task, Tensor, parse_time
+from streamgraph.spec.declare import Declarations, placed, read_keys, whole_number
+from streamgraph.spec.faults import Checked
+from streamgraph.spec.interpolate import KEY, Scope, Unfit, combinations, interpolate, member, value_of
+from streamgraph.spec.reader import Document, Path, Plain
+from streamgraph.spec.resolve import Earlier, Members, Texts
+from streamgraph.spec.schema import Entry, Spec, TaskForm
+from streamgraph.validate import LONGEST_NAME, MOST_ACCESSES, MOST_TASKS, near
+
+_COPY = re.compile(r"\s*(\S+)\s*->\s*(\S+)\s*\Z")
+_NOT_OF_A_GROUP = ("reads", "writes", "updates", "const", "cost", "host")
+_MOST_PROBLEMS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """A program, not yet finished, what was wrong, places for what has none of its own, and the names that are reported already."""
+
+    program: Program
+    problems: tuple[Problem, ...]
+    places: Mapping[str, Location]
+    broken: frozenset[str]
+
+
+def expand(checked: Checked, document: Document, params: Mapping[str, object] | None, name: str) -> Expansion:
+    """The program that a checked spec declares, under `name` unless it has its own."""
+    assert checked.spec is not None, "bug in streamgraph: nothing to expand"
+    return _Expander(checked.spec, checked, document).run(params or {}, name)
+
+
+class _TooLarge(Exception):
+    """The program has more tasks or accesses than allowed; expansion stops."""
+
+
+@dataclass(slots=True)
+class _Template:
+    """What is the same for all tasks that one entry of `tasks` becomes."""
+
+    name: str
+    path: Path
+    form: TaskForm
+    where: Location | None
+    entries: tuple[tuple[str, Entry, Location | None, Argument | None], ...]  # an Argument if nothing in it varies
+    const: tuple[tuple[str, Any], ...] | None
+    after: Texts
+    updated: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inherited:
+    """What a group gives to its tasks."""
+
+    items: tuple[int | str, ...] = ()
+    after: Texts = ()
+    stream: str | None = None
+
+
+class _Expander:
+    def __init__(self, spec: Spec, checked: Checked, document: Document) -> None:
+        self.spec, self.document, self.mended = spec, document, checked.mended
+        self.problems: dict[Problem, None] = {}
+        self.places: dict[str, Location] = {}
+        self.scope: dict[str, int | str] = {}
+        self.declared = Declarations(document, self.scope, checked.mended, self.report)
+        self.values: dict[str, Location | None] = {}
+        self.earlier = Earlier()
+        self.tasks = self.earlier.tasks
+        self.wild: list[tuple[int, list[tuple[str, Entry, tuple[str, ...], Location | None]]]] = []
+        self.failed: set[str] = set()
+        self.templates: dict[Path, _Template] = {}
+        self.costs: dict[str, float | None] = {}
+        self.accesses = 0
+
+    def report(self, problem: Problem) -> None:
+        if len(self.problems) < _MOST_PROBLEMS:
+            self.problems[problem] = None
+
+    def _report(self, code: str, message: str, path: Path, remedy: str | None = None, severity: str = "error") -> None:
+        self.report(Problem(code, message, self.document.place(path), remedy, severity=severity))
+
+    def run(self, params: Mapping[str, object], name: str) -> Expansion:
+        self._params(params)
+        for tensor, form in self.spec.tensors.items():
+            self.declared.add(tensor, form)
+        try:
+            self._body(self.spec.tasks, (), self.scope, _Inherited())
+        except _TooLarge:
+            message = f"a program has at most {MOST_TASKS} tasks and {MOST_ACCESSES} accesses"
+            self._report("SG105", message, ("tasks",), "make it smaller")
+        self.declared.finish(self.values)
+        tensors = (*self.declared.tensors, *(Tensor(value, Kind.VALUE, location=place) for value, place in self.values.items()))
+        members = Members((tensor.name for tensor in tensors), self.declared.families)
+        self._wildcards(members)
+        for problem in self.earlier.problems(self.failed):
+            self.report(problem)
+        own = self.spec.name if self.spec.name is not None else name
+        if len(own) > LONGEST_NAME:
+            self._report("SG007", f"the program's name has {len(own)} characters; {LONGEST_NAME} are allowed", ("name",), "shorten it")
+        outputs = tuple(self._outputs(members))
+        program = Program(own, tensors, tuple(self.tasks), tuple(self._streams()), outputs, tuple(self.declared.families))
+        return Expansion(program, tuple(self.problems), self.places, frozenset(self.declared.broken))
+
+    # --- top level ---
+
+    def _params(self, overrides: Mapping[str, object]) -> None:
+        given = dict(self.spec.params)
+        for name in given:
+            if KEY.match(name) is None:
+                remedy = "begin it with a letter"
+                place = self.document.key_place(("params", name))
+                self.report(Problem("SG204", f"'{quoted(name)}' is not a parameter name", place, remedy))
+        for name, value in overrides.items():
+            if name not in given:
+                close = near(str(name), given)
+                remedy = f"did you mean '{close}'?" if close else f"it has {', '.join(given)}" if given else "it has none"
+                self.report(Problem("SG109", f"the spec has no parameter '{quoted(name)}'", None, remedy))
+            elif isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
+                given[name] = value
+            elif isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
+                given[name] = int(value)
+            else:
+                self.report(Problem("SG105", f"parameter '{name}' is {quoted(repr(value))}", None, "parameters are whole numbers"))
+        for name, value in given.items():
+            number = whole_number(value, self.scope, self.document, ("params", name), self.report)
+            self.scope[name] = 1 if number is None else number  # any number: nothing more is said about it
+
+    def _streams(self) -> Iterator[Stream]:
+        for name, form in self.spec.streams.items():
+            place = self.document.key_place(("streams", name))
+            if place is not None:
+                self.places[f"stream:{name}"] = place
+            yield Stream(name, form.priority)
+
+    def _outputs(self, members: Members) -> Iterator[Output]:
+        given = self.spec.outputs
+        single = len(given) == 1 and not isinstance(self.document.data.get("outputs"), (list, Mapping))
+        named = list(given.items()) if isinstance(given, dict) else [(number, text) for number, text in enumerate(given)]
+        for key, text in named:
+            path: Path = ("outputs",) if single else ("outputs", key)
+            try:
+                name = interpolate(text, self.scope)
+            except Unfit as error:
+                self.report(placed(error.problem, self.document.place(path)))
+                continue
+            for one in self._members(members, name, "an output is", self.document.place(path)):
+                output = str(key) if isinstance(given, dict) else one
+                place = self.document.place(path)
+                if place is not None:
+                    self.places.setdefault(OUTPUT_PREFIX + output, place)
+                yield Output(output, one)
+
+    # --- tasks ---
+
+    def _body(self, forms: Mapping[str, TaskForm], path: Path, scope: Scope, inherited: _Inherited) -> None:
+        # Recursion is as deep as groups nest, which the depth of a file bounds.
+        shared: dict[str, list[tuple[_Template, tuple[str, ...]]]] = {}
+        for name, form in forms.items():
+            here: Path = (*path, "tasks", name)
+            template = self.templates.get(here) or self._template(name, form, here)
+            start = len(self.tasks)
+            keys = read_keys(form.each, scope, self.document, here, self.report) if form.each is not None else ()
+            if keys is None:
+                self._gave_up(template)
+                continue
+            names = tuple(key for key, _ in keys)
+            template.updated.clear()
+            for items in combinations(keys):
+                inner = {**scope, **dict(zip(names, items, strict=True))} if keys else scope
+                first = len(self.tasks)
+                all_items = inherited.items + items
+                if form.tasks is None:
+                    self._task(template, inner, inherited, all_items)
+                    continue
+                stream = self._text(form.stream, inner, (*here, "stream")) if form.stream is not None else inherited.stream
+                self._body(form.tasks, here, inner, _Inherited(all_items, (*inherited.after, *self._texts(template.after, inner)), stream))
+                if all_items:
+                    self.earlier.stands_for(member(name, all_items), first)
+            if form.tasks is not None or keys or inherited.items:
+                self.earlier.stands_for(name, start)
+                if keys and inherited.items:
+                    self.earlier.stands_for(member(name, inherited.items), start)
+            if keys and form.tasks is None:
+                self._interleaving(template, names, shared)
+
+    def _interleaving(self, template: _Template, keys: tuple[str, ...], shared: dict[str, list[tuple[_Template, tuple[str, ...]]]]) -> None:
+        for tensor, times in template.updated.items():
+            if times < 2 or self.declared.kinds.get(tensor) is Kind.RESOURCE:
+                continue
+            for earlier, earlier_keys in shared.get(tensor, ()):
+                both = [key for key in keys if key in earlier_keys]
+                if both:
+                    message = (
+                        f"all '{earlier.name}' update '{tensor}' before all '{template.name}' do, though both go by '{both[0]}'"
+                    )  # fmt: skip
+                    remedy = f"put both into a group with each: {{{both[0]}: ...}} to take turns, or ignore this if it is meant"
+                    related = (("first here", earlier.where),) if earlier.where is not None else ()
+                    self.report(Problem("SG305", message, template.where, remedy, related, "warning"))
+                    break
+            shared.setdefault(tensor, []).append((template, keys))
+
+    def _template(self, name: str, form: TaskForm, path: Path) -> _Template:
+        where = self.document.key_place(path)
+        given = [key for key, value in (("run", form.run), ("copy", form.copy_), ("tasks", form.tasks)) if value is not None]
+        if len(given) > 1:
+            message = f"task '{name}' has {' and '.join(given)}"
+            self._report("SG212", message, (*path, given[1]), "one of run, copy and tasks says what a task does")
+        elif not given and path not in self.mended:
+            self.report(Problem("SG102", f"task '{name}' has neither run, copy nor tasks", where, "write run: and the name of an operator"))
+        odd: list[str] = []
+        if form.tasks is not None:
+            odd = [key for key in _NOT_OF_A_GROUP if key in form.model_fields_set]
+        elif form.copy_ is not None:
+            odd = [key for key in _NOT_OF_A_GROUP[:4] if key in form.model_fields_set]
+        if odd:
+            what, remedy = ("group", "write it at the tasks inside") if form.tasks is not None else ("copy", "copy: a -> b says it all")
+            self._report("SG212", f"{what} '{name}' has {', '.join(odd)}", (*path, odd[0]), remedy)
+        after = tuple(
+            (text, self.document.place((*path, "after", number) if self._is_list(path, "after") else (*path, "after")))
+            for number, text in enumerate(form.after)
+        )  # fmt: skip
+        const = tuple((key, _frozen(value)) for key, value in (form.const or {}).items()) if not _varies(form.const) else None
+        template = _Template(name, path, form, where, tuple(self._entries(form, path)), const, after)
+        self.templates[path] = template
+        return template
+
+    def _is_list(self, path: Path, key: str) -> bool:
+        node: Any = self.document.data
+        for part in (*path, key):
+            node = node[part]
+        return isinstance(node, list)
+
+    def _entries(self, form: TaskForm, path: Path) -> Iterator[tuple[str, Entry, Location | None, Argument | None]]:
+        if form.copy_ is not None:
+            match = _COPY.match(form.copy_)
+            place = self.document.place((*path, "copy"))
+            if match is None:
+                self._report("SG103", f"copy '{path[-1]}' is '{quoted(form.copy_)}'", (*path, "copy"), "write copy: a -> b")
+                return
+            pairs = [("reads", Entry((match[1],)), place), ("writes", Entry((match[2],)), place)]
+        else:
+            pairs = [
+                (role, entry, self.document.place((*path, role, *entry.at)))
+                for role, entries in (("updates", form.updates), ("reads", form.reads), ("writes", form.writes))
+                for entry in entries
+            ]
+        for role, entry, place in pairs:
+            fixed = not any("$" in text or "*" in text for text in entry.names)
+            yield role, entry, place, Argument(entry.names, entry.is_list, entry.keyword, place) if fixed else None
+
+    def _task(self, template: _Template, scope: Scope, inherited: _Inherited, items: tuple[int | str, ...]) -> None:
+        form, path = template.form, template.path
+        name = member(template.name, items) if items else template.name
+        sides: dict[str, list[Argument]] = {"updates": [], "reads": [], "writes": []}
+        wild = False
+        seen: list[tuple[str, Entry, tuple[str, ...], Location | None]] = []
+        for role, entry, place, ready in template.entries:
+            argument = ready
+            if argument is None:
+                try:
+                    names = tuple([interpolate(text, scope) for text in entry.names])
+                except Unfit as error:
+                    self.report(placed(error.problem, place))
+                    self._lost(entry.names if role == "writes" else ())
+                    continue
+                wild = wild or any("*" in text for text in names)
+                argument = Argument(names, entry.is_list, entry.keyword, place)
+            seen.append((role, entry, argument.tensors, place))
+            sides[role].append(argument)
+            self.accesses += len(argument.tensors)
+            if role == "writes":
+                for written in argument.tensors:
+                    if written not in self.declared.kinds and "*" not in written:
+                        self.values.setdefault(written, place)
+            elif role == "updates":
+                for updated in argument.tensors:
+                    template.updated[updated] = template.updated.get(updated, 0) + 1
+        const = template.const
+        if const is None:
+            const = tuple((key, self._const(value, scope, (*path, "const", key))) for key, value in (form.const or {}).items())
+        stream = form.stream if form.stream is not None else inherited.stream
+        if stream is not None and "$" in stream:
+            stream = self._text(stream, scope, (*path, "stream"))
+        cost = self._cost(self._text(form.cost, scope, (*path, "cost")), (*path, "cost")) if form.cost is not None else None
+        operator = "copy" if form.copy_ is not None else self._text(form.run, scope, (*path, "run")) if form.run is not None else "unknown"
+        after = self._after(name, (*inherited.after, *self._texts(template.after, scope))) if inherited.after or template.after else ()
+        if wild:
+            self.wild.append((len(self.tasks), seen))
+        self.earlier.add(
+            Task(
+                name, operator, tuple(sides["reads"]), tuple(sides["writes"]), tuple(sides["updates"]), const, after, stream, cost,
+                form.host, form.note, None, template.where,
+            )
+        )  # fmt: skip
+        if len(self.tasks) > MOST_TASKS or self.accesses > MOST_ACCESSES:
+            raise _TooLarge
+
+    def _after(self, task: str, texts: Texts) -> tuple[str, ...]:
+        found = self.earlier.find(task, texts, MOST_ACCESSES - self.accesses)
+        if found is None:
+            raise _TooLarge
+        self.accesses += len(found)
+        return found
+
+    def _gave_up(self, template: _Template) -> None:
+        """Nothing follows from the tasks of an entry that could not be expanded: neither their names nor what they write."""
+        pending = [(template.name, template.form)]
+        while pending:
+            name, form = pending.pop()
+            self.failed.add(name)
+            target = _COPY.match(form.copy_) if form.copy_ is not None else None
+            self._lost([text for entry in form.writes for text in entry.names] + ([target[2]] if target is not None else []))
+            pending += (form.tasks or {}).items()
+
+    def _lost(self, texts: list[str] | tuple[str, ...]) -> None:
+        self.declared.broken.update(re.split(r"[@$*]", text)[0] for text in texts)
+
+    def _text(self, text: str, scope: Scope, path: Path) -> str:
+        if "$" not in text:
+            return text
+        try:
+            return interpolate(text, scope)
+        except Unfit as error:
+            self.report(placed(error.problem, self.document.place(path)))
+            return "unknown"
+
+    def _texts(self, texts: Texts, scope: Scope) -> Texts:
+        found: list[tuple[str, Location | None]] = []
+        for text, place in texts:
+            try:
+                found.append((interpolate(text, scope), place))
+            except Unfit as error:
+                self.report(placed(error.problem, place))
+        return tuple(found)
+
+    def _cost(self, text: str, path: Path) -> float | None:
+        if text not in self.costs:
+            self.costs[text] = None
+            try:
+                self.costs[text] = parse_time(text)
+            except ValueError as error:
+                if text != "unknown":
+                    self._report("SG104", quoted(error, 300), path, "write a finite number >= 0 with its unit: 120us, 1.5ms or 2s")
+        return self.costs[text]
+
+    def _const(self, value: Any, scope: Scope, path: Path) -> Any:
+        try:
+            return _frozen(value, scope)
+        except Unfit as error:
+            self.report(placed(error.problem, self.document.place(path)))
+            return None
+
+    def _wildcards(self, members: Members) -> None:
+        for number, entries in self.wild:
+            sides: dict[str, list[Argument]] = {"updates": [], "reads": [], "writes": []}
+            for role, entry, names, place in entries:
+                found: list[str] = []
+                for text in names:
+                    found += self._members(members, text, f"task '{self.tasks[number].name}' {role}", place)
+                self.accesses += len(found)
+                is_list = entry.is_list or "*" in "".join(names)
+                if found or is_list:
+                    sides[role].append(Argument(tuple(found), is_list, entry.keyword, place))
+            if self.accesses > MOST_ACCESSES:
+                self._report("SG105", f"a program has at most {MOST_ACCESSES} accesses", ("tasks",), "make it smaller")
+                return
+            self.tasks[number] = replace(
+                self.tasks[number], reads=tuple(sides["reads"]), writes=tuple(sides["writes"]), updates=tuple(sides["updates"])
+            )
+
+    def _members(self, members: Members, text: str, doing: str, place: Location | None) -> list[str]:
+        if "*" not in text:
+            return [text]
+        found = members.matching(text)
+        if not found and text.partition("@")[0] not in self.declared.broken:
+            self.report(members.nothing(text, doing, place))
+        return found
+
+
+def _varies(value: Any) -> bool:
+    if isinstance(value, str):
+        return "$" in value
+    if isinstance(value, Mapping):
+        return any(_varies(item) for item in value.values())
+    return isinstance(value, tuple) and any(_varies(item) for item in value)
+
+
+def _frozen(value: Any, scope: Scope | None = None) -> Any:
+    """Constants as a Task holds them: lists as tuples, mappings read-only, `$` forms replaced."""
+    if isinstance(value, str):
+        return str(value) if scope is None else value_of(str(value), scope) if isinstance(value, Plain) else interpolate(value, scope)
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: _frozen(item, scope) for key, item in value.items()})
+    if isinstance(value, tuple):
+        return tuple(_frozen(item, scope) for item in value)
+    return value

@@ -1,0 +1,257 @@
+"""A device that holds its work back: streams are queues, run later in any order that the events allow, drawn from a seed.
+
+What a real GPU may do, this does, on purpose and repeatably: a stream may stand still until the host asks for something behind it, or run far
+ahead of the others; a freed block goes to the next allocation of its stream at once, with its bytes overwritten. So a missing wait, an early
+release or a missing record_stream gives wrong results instead of lucky ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from streamgraph.calls import Call, evaluate
+from streamgraph.model import Kind, Program, Task
+from streamgraph.operators import Operators
+from tests.programs import mix_for
+
+GARBAGE = 0x5A
+
+
+@dataclass(eq=False)
+class Mark:
+    """One recording of an event."""
+
+    done: bool = False
+
+
+@dataclass(eq=False)
+class FakeStream:
+    cuda_stream: int
+    queue: deque[Callable[[], None] | Mark | tuple[Mark]] = field(default_factory=deque)  # work, a record, a wait
+
+
+@dataclass(eq=False)
+class FakeEvent:
+    device: FakeDevice
+    latest: Mark | None = None
+
+    def synchronize(self) -> None:
+        self.device.log.append("synchronize")
+        while self.latest is not None and not self.latest.done:
+            assert self.device.advance(), "the host waits for an event that can never happen"
+
+
+@dataclass(eq=False)
+class Block:
+    """Bytes that stay where they are; `owner` is the handle of the stream that they were allocated on, 0 for the host."""
+
+    owner: int
+    memory: np.ndarray
+    recorded: dict[int, FakeStream] = field(default_factory=dict)
+    guards: list[Mark] = field(default_factory=list)
+
+    @property
+    def address(self) -> int:
+        return self.memory.ctypes.data
+
+
+class FakeDevice:
+    """Streams, events and an allocator without a GPU. `pace` is the chance that a queued item runs after each call of the host."""
+
+    location = torch.device("cpu")
+
+    def __init__(self, seed: int = 0, pace: float = 0.3) -> None:
+        self.random, self.pace = random.Random(seed), pace
+        self.log: list[str] = []
+        self.default = FakeStream(100)
+        self.streams = [self.default]
+        self.current: FakeStream = self.default
+        self.device_index = 0
+        self.events = 0
+        self.capturing = False
+        self.blocks: list[Block] = []
+        self.free: list[Block] = []
+
+    # --- what the eager executor calls ---
+
+    def current_stream(self) -> FakeStream:
+        return self.current
+
+    def current_device(self) -> int:
+        return self.device_index
+
+    def set_stream(self, stream: FakeStream) -> None:
+        self.current = stream
+        self.device_index = 0
+
+    def set_device(self, index: int) -> None:
+        self.device_index = index
+
+    def new_stream(self, priority: str, taken: Collection[int]) -> FakeStream:
+        stream = next((s for s in self.streams[1:] if s.cuda_stream not in taken), None)
+        if stream is None:
+            stream = FakeStream(100 + len(self.streams))
+            self.streams.append(stream)
+        return stream
+
+    def new_event(self) -> FakeEvent:
+        self.events += 1
+        return FakeEvent(self)
+
+    def record(self, event: FakeEvent, stream: FakeStream) -> None:
+        self.log.append("record")
+        event.latest = Mark()
+        self.put(stream, event.latest)
+
+    def wait(self, event: FakeEvent, stream: FakeStream) -> None:
+        self.log.append("wait")
+        if event.latest is not None:  # as in CUDA, a wait for what was never recorded is none
+            self.put(stream, (event.latest,))
+
+    def record_stream(self, tensor: torch.Tensor, stream: FakeStream) -> None:
+        self.log.append("record_stream")
+        block = self.block_of(tensor)
+        if block is not None and block.owner != stream.cuda_stream:
+            block.recorded[stream.cuda_stream] = stream
+
+    def is_capturing(self) -> bool:
+        return self.capturing
+
+    # --- the device's side ---
+
+    def put(self, stream: FakeStream, item: Callable[[], None] | Mark | tuple[Mark]) -> None:
+        stream.queue.append(item)
+        while self.random.random() < self.pace and self.advance():
+            pass
+
+    def advance(self) -> bool:
+        """Run the head of one stream that is not held back. False if there is none."""
+        ready = [s for s in self.streams if s.queue and not (isinstance(s.queue[0], tuple) and not s.queue[0][0].done)]
+        if not ready:
+            return False
+        item = self.random.choice(ready).queue.popleft()
+        if isinstance(item, Mark):
+            item.done = True
+        elif not isinstance(item, tuple):
+            item()
+        return True
+
+    def drain(self) -> None:
+        while self.advance():
+            pass
+        assert not any(stream.queue for stream in self.streams), "a stream is held back for ever"
+
+    # --- memory ---
+
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype, *, host: bool = False) -> torch.Tensor:
+        """A tensor of garbage: a freed block of the current stream if one fits."""
+        example = torch.empty(tuple(shape), dtype=dtype)
+        size, owner = example.numel() * example.element_size(), 0 if host else self.current.cuda_stream
+        fitting = [b for b in self.free if b.owner == owner and b.memory.size == size and all(mark.done for mark in b.guards)]
+        if fitting:
+            block = fitting[-1]
+            self.free.remove(block)
+            block.guards, block.recorded = [], {}
+            # The host does not touch device memory: whoever gets the block overwrites it when its stream comes to that.
+            fill = partial(block.memory.fill, GARBAGE)
+            self.current.queue.append(fill) if owner else fill()
+        else:
+            block = Block(owner, np.full(size, GARBAGE, np.uint8))
+            self.blocks.append(block)
+        holder = block.memory[:]  # every tensor over it keeps this object alive, and nothing else does
+        tensor = torch.from_numpy(holder).view(dtype).reshape(tuple(shape))
+        weakref.finalize(holder, self._freed, block).atexit = False
+        return tensor
+
+    def _freed(self, block: Block) -> None:
+        for stream in block.recorded.values():  # the tail of each recorded stream, as it is now
+            mark = Mark()
+            stream.queue.append(mark)
+            block.guards.append(mark)
+        self.free.append(block)
+
+    def block_of(self, tensor: torch.Tensor) -> Block | None:
+        at = tensor.data_ptr()
+        return next((b for b in self.blocks if b.address <= at < b.address + b.memory.size), None)
+
+    def pointer_to(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor's bytes as a kernel has them: an address that keeps nothing alive. (Memory of the caller's is kept.)"""
+        block = self.block_of(tensor)
+        if block is None:
+            return tensor.detach()
+        count = tensor.numel() * tensor.element_size()
+        assert tensor.is_contiguous()
+        raw = (ctypes.c_uint8 * count).from_address(tensor.data_ptr())
+        return torch.from_numpy(np.frombuffer(raw, np.uint8)).view(tensor.dtype).reshape(tensor.shape)
+
+    # --- operators ---
+
+    def operators(self, program: Program) -> Operators:
+        """`mix` for every task: device tasks queue their work on the current stream, host tasks do it at once."""
+        immediate = mix_for(program)
+        kinds = program.tensor_named
+
+        def operator(task: Task) -> Callable[..., Any]:
+            compute = immediate(task)
+            returned = [n for entry in task.writes for n in entry.tensors if kinds[n].kind in (Kind.VALUE, Kind.INPUT)]
+            on_host = [kinds[name].device == "cpu" for name in returned]
+
+            def call(*positional: Any, **keywords: Any) -> Any:
+                shapes = self._results(compute(*_apply(positional, torch.clone), **_apply(keywords, torch.clone)))
+                made = [self.allocate(s.shape, s.dtype, host=host) for s, host in zip(shapes, on_host, strict=True)]
+                arguments, named = _apply(positional, self.pointer_to), _apply(keywords, self.pointer_to)
+                targets = [self.pointer_to(tensor) for tensor in made]
+
+                def work() -> None:
+                    for target, result in zip(targets, self._results(compute(*arguments, **named)), strict=True):
+                        target.copy_(result)
+
+                if task.host:
+                    work()
+                else:
+                    self.put(self.current, work)
+                return (made[0] if len(made) == 1 else tuple(made)) if made else None
+
+            return call
+
+        return operator
+
+    @staticmethod
+    def _results(value: Any) -> list[torch.Tensor]:
+        return [] if value is None else list(value) if isinstance(value, tuple | list) else [value]
+
+    def run_copy(self, call: Call, tensors: Any, run_device: torch.device, lane: str = "") -> tuple[torch.Tensor, ...]:
+        """Stands in for `calls.run_copy`."""
+        source = evaluate(call.positional[0], tensors)
+        if call.returns:
+            target = self.allocate(source.shape, source.dtype, host=call.returns[0].device == "cpu")
+        else:
+            target = evaluate(dict(call.keywords)["out"], tensors)
+        to, of = self.pointer_to(target), self.pointer_to(source)
+
+        def work() -> None:
+            to.copy_(of)
+
+        if call.host:
+            work()
+        else:
+            self.put(self.current, work)
+        return (target,) if call.returns else ()
+
+
+def _apply(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: _apply(item, function) for key, item in value.items()}
+    return type(value)(_apply(item, function) for item in value) if isinstance(value, tuple | list) else value

@@ -1,0 +1,77 @@
+"""Explain: each hazard either has a wait or a reason why not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamgraph.errors import SpecError
+from streamgraph.explain import explain
+from streamgraph.plan import plan
+from streamgraph.schedule import Schedule
+from tests.programs import random_program
+from tests.support import graph
+
+
+def diamond() -> Schedule:
+    return plan(graph("a: -> x @s1 | b: x -> y @s2 | c: x y -> z @main | d: -> q @s3"))
+
+
+def test_a_task_lists_its_waits_and_what_implies_the_others() -> None:
+    text = str(diamond().explain("c"))
+    assert "c runs on main (pinned there)" in text
+    assert "b (RAW y): wait e1 @main" in text
+    assert "a (RAW x): no wait, implied by" in text
+    assert "a -> b: wait e0 @s2" in text
+
+
+def test_two_tasks_with_a_wait_say_which_hazard_asks_for_it() -> None:
+    text = str(diamond().explain("a", "b"))
+    assert text.startswith("b waits for a: wait e0 @s2\nbecause of:\n  RAW x: a -> b")
+
+
+def test_two_tasks_without_a_wait_show_the_chain_that_implies_it() -> None:
+    found = diamond().explain("a", "c")
+    assert found.relations[0].verdict == "implied"
+    assert [link.later for link in found.relations[0].path] == ["b", "c"]
+
+
+def test_unordered_tasks_may_overlap() -> None:
+    assert "may overlap" in str(diamond().explain("c", "d"))
+
+
+def test_the_order_of_the_names_does_not_matter() -> None:
+    assert str(diamond().explain("b", "a")) == str(diamond().explain("a", "b"))
+
+
+def test_reuse_of_memory_comes_with_a_remedy() -> None:
+    schedule = plan(graph("a: -> w @s1 | b: w -> y @s2 | c: -> w @s1", buffers="w"))
+    assert "with another buffer (or one more slot) for 'w' they could overlap" in str(schedule.explain("b", "c"))
+
+
+def test_entry_and_exit_can_be_asked_about() -> None:
+    assert "wait e1" in str(diamond().explain("exit")) or "exit:" in str(diamond().explain("exit"))
+    assert diamond().explain("entry", "c").relations[0].verdict == "same lane"
+
+
+def test_an_unknown_task_gets_the_near_name() -> None:
+    with pytest.raises(SpecError, match="there is no task 'stak'"):
+        explain(plan(graph("stack: -> x")), "stak")
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_every_hazard_is_explained_by_a_path_of_links_that_the_schedule_has(data: st.DataObject) -> None:
+    schedule = plan(random_program(lambda n: data.draw(st.integers(0, n - 1)), tasks=10))
+    tasks = schedule.program.tasks
+    for a, b in schedule.graph.edges:
+        (relation,) = schedule.explain(tasks[a].name, tasks[b].name).relations
+        assert relation.verdict != "may overlap"
+        assert relation.path[0].earlier == relation.earlier
+        assert relation.path[-1].later == relation.later
+        assert all(one.later == two.earlier for one, two in zip(relation.path, relation.path[1:], strict=False))
+        for link in relation.path:
+            assert link.event is None or schedule.event_task[link.event] == link.earlier
+    for task in tasks:
+        assert "NOT ORDERED" not in str(schedule.explain(task.name))

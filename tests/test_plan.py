@@ -1,0 +1,62 @@
+"""The public `plan`: every form of a spec, and options that have no meaning."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamgraph.builder import Graph
+from streamgraph.errors import SpecError, VerificationError
+from streamgraph.plan import plan
+from streamgraph.schedule import Schedule
+from tests.support import graph
+
+SPEC = {"streamgraph": 1, "name": "two", "tasks": {"a": {"run": "f", "writes": "x"}, "b": {"run": "f", "reads": "x", "writes": "y"}}}
+
+
+def test_every_form_of_a_spec_gives_the_same_plan(tmp_path: Path) -> None:
+    import yaml
+
+    path = tmp_path / "two.yaml"
+    path.write_text(yaml.safe_dump(SPEC, sort_keys=False))
+    made = Graph("two")
+    made.task("a", "f", writes="x")
+    made.task("b", "f", reads="x", writes="y")
+    plans = [plan(form) for form in (str(path), path, SPEC, made, made.program())]
+    assert len({"\n".join(str(step).split(" (")[0] for step in p.steps) for p in plans}) == 1
+    assert plan(plans[0]) is plans[0]
+
+
+def test_options_without_meaning_are_reported_together() -> None:
+    with pytest.raises(SpecError) as caught:
+        plan(SPEC, streams=0, order="random", release="late")  # type: ignore[arg-type]
+    assert [problem.message for problem in caught.value.problems] == ["order is 'random'", "release is 'late'", "streams is 0"]
+    for streams in (True, 1.5, -1, "two"):
+        with pytest.raises(SpecError, match="must be 'auto' or a whole number from 1"):
+            plan(SPEC, streams=streams)  # type: ignore[arg-type]
+
+
+def test_something_else_is_not_a_spec() -> None:
+    with pytest.raises(SpecError, match="a spec cannot be a int"):
+        plan(3)  # type: ignore[arg-type]
+
+
+def test_a_schedule_is_verified_before_it_is_given_back() -> None:
+    schedule = plan(graph("a: -> x @s1 | b: x -> y @s2"))
+    broken = Schedule(schedule.program, schedule.lanes, tuple(s for s in schedule.steps if not str(s).startswith("wait e0")))
+    with pytest.raises(VerificationError, match="RAW x: a -> b"):
+        plan(broken)
+
+
+def test_params_for_a_graph_are_an_error() -> None:
+    with pytest.raises(SpecError, match="has none"):
+        plan(graph("a: -> x"), params={"n": 1})
+
+
+def test_planning_imports_no_torch() -> None:
+    code = "import sys, streamgraph\nstreamgraph.plan(%r)\nprint('torch' in sys.modules)" % SPEC
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
