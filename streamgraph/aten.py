@@ -109,7 +109,8 @@ def _match(schema: Schema, call: Call, device: str | None, trusted: bool) -> Mat
         if parameter.base != "Tensor":
             return f"'{parameter.name}' is not a tensor"
         if parameter.is_list != isinstance(slot, Operands):
-            return f"'{parameter.name}' is {'a list of tensors' if parameter.is_list else 'one tensor and not a list'}"
+            what = "a list of tensors: write `reads: [[a, b]]`, or `x@*`" if parameter.is_list else "one tensor and not a list"
+            return f"'{parameter.name}' is {what}"
     const: dict[str, Any] = {}
     for name, value in call.const:
         if name not in by_name:

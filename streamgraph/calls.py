@@ -359,8 +359,8 @@ def tensors_in(value: object) -> Iterator[torch.Tensor]:
             yield item
         elif isinstance(item, tuple | list):
             pending.extend(reversed(item))
-        elif isinstance(item, dict):
-            pending.extend(reversed(item.values()))
+        elif isinstance(item, Mapping):
+            pending.extend(reversed(list(item.values())))
 
 
 def _pointer(tensor: torch.Tensor | None) -> int:

@@ -34,6 +34,15 @@ class _Group(click.Group):
         """In the order of declaration."""
         return list(self.commands)
 
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What it does, examples, usage, options, commands."""
+        formatter.write(f"{PATH.splitlines()[0]}\n")
+        with formatter.section("Examples"):
+            formatter.write("  streamgraph init demo\n  streamgraph run demo.streamgraph.yaml\n")
+        formatter.write("\n")
+        self.format_usage(ctx, formatter)
+        self.format_options(ctx, formatter)
+
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any
     ) -> NoReturn:
@@ -66,8 +75,20 @@ def _misused(error: click.ClickException, arguments: Sequence[str]) -> int:
     return USAGE
 
 
+def _version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            found = version("streamgraph")
+        except PackageNotFoundError:
+            found = "(not installed as a package)"
+        Report("").result(f"streamgraph {found}")
+        context.exit()
+
+
 @click.group(cls=_Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}, help=PATH.split("\n")[0])
-@click.version_option(package_name="streamgraph", message="streamgraph %(version)s")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit.")
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Without a command: the path from nothing to an explained run."""

@@ -79,7 +79,8 @@ def _device(index: int) -> Iterator[Finding]:
     more = f", device {index} of {count}" if count > 1 else ""
     yield Finding("CUDA device", f"{facts.name}, {facts.total_memory / 2**30:.0f} GiB, {facts.multi_processor_count} multiprocessors{more}")
     for name, priority in (("normal", 0), ("high", -1)):
-        handles = {torch.cuda.Stream(index, priority=priority).cuda_stream for _ in range(70)}
+        made = [torch.cuda.Stream(index, priority=priority) for _ in range(70)]  # type: ignore[no-untyped-call]
+        handles = {stream.cuda_stream for stream in made}
         remark = "PyTorch hands the same streams out again after these: a schedule can have no more lanes" if name == "normal" else None
         yield Finding(f"streams, {name} priority", str(len(handles)), OK, remark)
     yield Finding("pinned memory", *_pinned())
@@ -120,7 +121,10 @@ def _optional() -> Iterator[Finding]:
     for module, package, use in OPTIONAL:
         # A package that is imported already may be a stand-in without a spec.
         here = module in sys.modules or importlib.util.find_spec(module) is not None
-        yield Finding(package, _version(package) or ("here" if here else "not installed"), OK if here else MISSING, None if here else f"for {use}")
+        if here:
+            yield Finding(package, _version(package) or "here")
+        else:
+            yield Finding(package, "not installed", MISSING, f"would serve {use}")
 
 
 def _version(package: str) -> str | None:

@@ -145,11 +145,10 @@ def _read_npy(file: Path, key: str | None, tensor: Tensor) -> torch.Tensor:
     import numpy
 
     try:
-        array = numpy.load(file, allow_pickle=False)
+        with file.open("rb") as stream:  # not `numpy.load`, which opens archives and pickles as well
+            array = numpy.lib.format.read_array(stream, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise _Unreadable(f"is not a plain array: {quoted(error)}") from error
-    if not isinstance(array, numpy.ndarray):  # an .npz archive under the wrong name
-        raise _Unreadable("is an archive of arrays", "save one array with numpy.save")
+        raise _Unreadable(f"is not a plain array: {quoted(error)}", "save one array with numpy.save") from error
     try:
         # A fresh array in this machine's byte order and in C order.
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C", copy=True))

@@ -183,7 +183,7 @@ class Task:
     @property
     def is_copy(self) -> bool:
         """Whether this is the built-in `copy` from its one read to its one write."""
-        return self.operator == "copy"
+        return self.operator == "copy" and self.function is None
 
     def names(self) -> tuple[str, ...]:
         """Every tensor that the task touches, as it names them: updates, reads, writes."""

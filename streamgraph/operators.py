@@ -112,7 +112,9 @@ def _resolve(program: Program, task: Task, call: Call, lookup: _Lookup, device: 
     if schemas:
         changed = (program.tensor_named[name] for entry in (*task.updates, *task.writes) for name in entry.tensors)
         resources = any(tensor.kind is Kind.RESOURCE for tensor in changed)
-        overload, bound = bind(schemas, call, updates_resource=resources, device=device, trusted=trusted)
+        on_host = call.host or any(returned.device == "cpu" for returned in call.returns)
+        where = "cpu" if device is not None and on_host else device
+        overload, bound = bind(schemas, call, updates_resource=resources, device=where, trusted=trusted)
         return Operator(task.operator, overload, bound)
     assert function is not None, "bug in streamgraph: an operator of aten has no schema"
     _check_signature(function, call, lookup)
@@ -124,7 +126,8 @@ class _Lookup:
 
     def __init__(self, ops: Operators) -> None:
         self.ops = ops
-        self.signatures: dict[int, inspect.Signature | None] = {}  # by identity: callables need not be hashable
+        # By identity, since callables need not be hashable; each is held here, so that no other gets its number.
+        self.signatures: dict[int, tuple[Callable[..., Any], inspect.Signature | None]] = {}
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(ops, torch.nn.Module):
             help = "pass it under the name that the program uses: ops={'name': module}"
@@ -194,8 +197,8 @@ class _Lookup:
         """The signature of a callable; None for one that has none to show, as torch's built-in functions."""
         key = id(function)
         if key not in self.signatures:
-            self.signatures[key] = _signature(function)
-        return self.signatures[key]
+            self.signatures[key] = (function, _signature(function))
+        return self.signatures[key][1]
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
@@ -274,7 +277,8 @@ def load_operators(source: str) -> ModuleType:
         what = f"'{quoted(source)}' raised {type(error).__name__} while it was imported: {quoted(error)}"
         if isinstance(error, ModuleNotFoundError) and error.name == source.split(".")[0] and not is_file:
             what = f"there is no module '{quoted(source)}'"
-        raise OperatorError(Problem("SG407", what, None, "it must import by itself: python -c 'import ...'")) from error
+        alone = f"python {quoted(source)}" if is_file else f"python -c 'import {quoted(source)}'"
+        raise OperatorError(Problem("SG407", what, None, f"it must import by itself: {alone}")) from error
     finally:
         if folder in sys.path:
             sys.path.remove(folder)

@@ -79,6 +79,8 @@ def name_fault(name: str, *, member: bool = False) -> str | None:
     """Why `name` is not a name, as the end of a sentence, or None if it is one. `member` allows `w@3`."""
     if len(name) > LONGEST_NAME:
         return f"has {len(name)} characters; {LONGEST_NAME} are allowed"
+    if name.isascii() and (MEMBER if member else NAME).match(name) is not None:
+        return None  # nearly all names: the rest is about Unicode
     if unicodedata.normalize("NFC", name) != name:
         return "is not in Unicode's composed form (NFC), so it may look like another name and differ from it"
     if any(unicodedata.category(character) in ("Cc", "Cf", "Cs") for character in name):

@@ -1,8 +1,8 @@
 """A device that holds its work back: streams are queues, run later in any order that the events allow, drawn from a seed.
 
-What a real GPU may do, this does, on purpose and repeatably: a stream may stand still until the host asks for something behind it, or run far
-ahead of the others; a freed block goes to the next allocation of its stream at once, with its bytes overwritten. So a missing wait, an early
-release or a missing record_stream gives wrong results instead of lucky ones.
+What a real GPU may do, this does, on purpose and repeatably: a stream may stand still until the host asks for something behind it, or run
+far ahead of the others; a freed block goes to the next allocation of its stream at once, and its bytes are overwritten. So a missing wait,
+an early release or a missing record_stream gives wrong results instead of lucky ones.
 """
 
 from __future__ import annotations

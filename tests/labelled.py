@@ -102,6 +102,15 @@ wait e9 @s1; release y.1 @s1 previous
 """
 CHAIN = "load: p -> x | mul: x +x -> y | norm: y -> z"
 RING = ("load0: -> w@0 | use0: w@0 -> a | load1: -> w@1 | use1: w@1 -> b | load2: -> w@2 | use2: w@2 -> c", "ring w[3]/2")
+RING_STEPS = """
+record e9 @main # after entry
+wait e9 @copy; launch load0 @copy; record e0 @copy # after load0
+wait e0 @main; launch use0 @main; release a.1 @main; record e1 @main # after use0
+launch load1 @copy; record e2 @copy # after load1
+wait e2 @main; launch use1 @main; release b.1 @main
+wait e1 @copy; launch load2 @copy; record e3 @copy # after load2
+wait e3 @main; launch use2 @main; release c.1 @main
+"""
 REFILL = ("fill!: -> st | upload/copy: st -> x", "buffer st cpu")
 REFILL_STEPS = """
 record e9 @main # after entry
@@ -115,6 +124,14 @@ record e9 @main # after entry
 wait e9 @s1; launch left @s1; record e0 @s1 # after left
 wait e9 @s2; launch right @s2; record e1 @s2 # after right
 wait e0 @main; wait e1 @main; launch join @main
+"""
+HALVES = ("whole: -> b | one: -> left | two: right -> z", "buffer b[4], view left=b[0:2], view right=b[2:4]", "z")
+HALVES_STEPS = """
+record e9 @main # after entry
+launch whole @main; record e0 @main # after whole
+wait e0 @s1; launch one @s1; record e1 @s1 # after one
+wait e0 @s2; launch two @s2; record e2 @s2 # after two
+wait e1 @main; wait e2 @main; record_stream z.1 @main
 """
 DOWNLOAD = ("mm: p -> h | down/copy: h -> r", "input p, value r cpu", "r")
 DOWNLOAD_STEPS = """
@@ -144,30 +161,27 @@ def fork(name: str, steps: str, *expected: tuple[str, str, str, str]) -> Story:
     return story(name, FORK[0], steps, FORK[1], FORK[2], expected)
 
 
+FORKED = PENDING + FORK_STEPS
+
+
+def changed(steps: str, old: str, new: str) -> str:
+    """The steps with one place changed; it must be there once."""
+    text, old, new = ("\n".join(filter(None, map(str.strip, part.replace(";", "\n").splitlines()))) for part in (steps, old, new))
+    assert text.count(old) == 1, (old, text)
+    return text.replace(old, new)
+
+
 CLEAN = (
     story("nothing at all", "", ""),
     story("one launch", "a: p -> x", "launch a @main", "input p", "x"),
     story("one lane needs no wait", CHAIN, "launch load @main; launch mul @main; release x.1 @main; launch norm @main; release y.1 @main",
           "input p", "z"),
-    fork("branch and join", PENDING + FORK_STEPS),
+    fork("branch and join", FORKED),
     story("disjoint slices meet in the join only", SLICES[0], SLICES_STEPS, *SLICES[1:]),
     story("a host output is waited for", DOWNLOAD[0], DOWNLOAD_STEPS, *DOWNLOAD[1:]),
     story("pinned memory is refilled after the copy of the run before", REFILL[0], REFILL_STEPS, *REFILL[1:]),
     story("an output of a side lane", SIDE_OUTPUT[0], SIDE_OUTPUT_STEPS, *SIDE_OUTPUT[1:]),
-    story(
-        "two turns of a ring slot on two lanes",
-        RING[0],
-        """
-        record e9 @main # after entry
-        wait e9 @copy; launch load0 @copy; record e0 @copy # after load0
-        wait e0 @main; launch use0 @main; release a.1 @main; record e1 @main # after use0
-        launch load1 @copy; record e2 @copy # after load1
-        wait e2 @main; launch use1 @main; release b.1 @main
-        wait e1 @copy; launch load2 @copy; record e3 @copy # after load2
-        wait e3 @main; launch use2 @main; release c.1 @main
-        """,
-        RING[1],
-    ),
+    story("two turns of a ring slot on two lanes", RING[0], RING_STEPS, RING[1]),
     story(
         "record_stream of one lane covers the lane that it waited for",
         "make: p -> x | far: x -> f | near: x f -> g",
@@ -191,6 +205,11 @@ CLEAN = (
         """,
         "input p, value r cpu, value s cpu",
     ),
+    story("a slice that is overwritten does not stand for the rest", HALVES[0], HALVES_STEPS, *HALVES[1:]),
+    fork(
+        "what the run before left and recorded needs no wait of its own lane",
+        changed(FORKED, "wait e9 @s1; release y.1 @s1 previous", "release y.1 @s1 previous; wait e9 @s1") + "\nrecord_stream y.1 @main",
+    ),
     story(
         "after orders without data",
         "a: p -> x | b: p after=a -> y",
@@ -202,16 +221,6 @@ CLEAN = (
         "input p",
     ),
 )
-
-FORKED = PENDING + FORK_STEPS
-
-
-def changed(steps: str, old: str, new: str) -> str:
-    """The steps with one place changed; it must be there once."""
-    text, old, new = ("\n".join(filter(None, map(str.strip, part.replace(";", "\n").splitlines()))) for part in (steps, old, new))
-    assert text.count(old) == 1, (old, text)
-    return text.replace(old, new)
-
 
 RACY = (
     fork("the wait for the producer is missing", without(FORKED, "wait e0"), ("SG703", "RAW", "load", "norm")),
@@ -301,7 +310,7 @@ RACY = (
     story("a resource orders what has no tensor in common", "a: +rng p -> x | b: +rng p -> y",
           "record e9 @main # after entry\nlaunch a @main; wait e9 @s1; launch b @s1; record e0 @s1 # after b\n"
           "wait e0 @main; record_stream y.1 @main", "input p, resource rng", "x y", expected=(("SG703", "RAW", "a", "b"),)),
-    story("the next occupant of a ring slot comes too early", RING[0], without(CLEAN[8].text, "wait e1"), RING[1],
+    story("the next occupant of a ring slot comes too early", RING[0], without(RING_STEPS, "wait e1"), RING[1],
           expected=(("SG703", "WAR", "use0", "load2"),)),
     story("after is not kept", "a: p -> x | b: p after=a -> y",
           "record e9 @main # after entry\nlaunch a @main; release x.1 @main; wait e9 @s1; release y.1 @s1 previous; launch b @s1\n"
@@ -309,6 +318,16 @@ RACY = (
     story("two host tasks change places", "say!: -> | tell!: ->",
           "launch tell @host; launch say @host; record e0 @host # after say\nwait e0 @main",
           expected=(("SG703", "host order", "say", "tell"),)),
+    story("a slice that is overwritten does not stand for the rest, which is not waited for",
+          HALVES[0], without(HALVES_STEPS, "wait e0 @s2"), *HALVES[1:], expected=(("SG703", "RAW", "whole", "two"),)),
+    story("a host task is launched on a stream", "say!: ->", "launch say @main", expected=(("SG702", "structure", "say", "say"),)),
+    fork("a record_stream of the host", changed(FORKED, "release x.1", "record_stream x.1 @host; release x.1"),
+         ("SG706", "record_stream", "", "x.1")),
+    fork("an event stands for a task that does not exist", FORKED + "\nrecord e5 @main # after abuse",
+         ("SG702", "structure", "abuse", "e5")),
+    fork("the caller's work is recorded on a side lane", "record e5 @s1 # after entry\n" + FORKED, ("SG704", "event", "entry", "e5")),
+    story("the hostwait for the run before waits for what nothing records", REFILL[0], REFILL_STEPS + "\nhostwait e7 previous", REFILL[1],
+          expected=(("SG704", "event", "", "e7"),)),
     story("exit does not join the host", "say!: ->", "launch say @host", expected=(("SG703", "exit", "say", "exit"),)),
     story("the copy through pinned memory is not waited for", "off/d2h: act -> pin | back/h2d: pin -> act2",
           """

@@ -86,7 +86,7 @@ def test_unknown_types_take_the_nominal_time_and_resources_take_none() -> None:
 
 @pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, "5us", True, None])
 def test_a_cost_that_is_no_time_is_refused(bad: object) -> None:
-    with pytest.raises(SpecError, match="SG104.*cost of task 'up'"):
+    with pytest.raises(SpecError, match=r"SG104.*cost of task 'up'"):
         costs_of(transfer(8), {"up": bad})  # type: ignore[dict-item]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import random
+import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,36 +16,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgraph.binding import initial
 from streamgraph.builder import Graph
 from streamgraph.errors import RunnerError, TaskError
 from streamgraph.executors import Executor, launch
 from streamgraph.executors.device import Device, HostDevice
 from streamgraph.executors.eager import EagerExecutor
 from streamgraph.executors.lanes import LanesExecutor
-from streamgraph.executors.sequential import SequentialExecutor, without_rings
+from streamgraph.executors.sequential import SequentialExecutor
 from streamgraph.model import Program
 from streamgraph.operators import resolve
-from streamgraph.plan import as_program, plan
-from streamgraph.runner import with_outputs
+from streamgraph.plan import plan
 from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Wait, parse_steps
 from tests.fake_device import FakeDevice
 from tests.programs import mix_for, seeded
+from tests.running import CHAINS, Fault, Tensors, all_tensors, expected_of, failing, inputs_of, reference, same, shows_in_no_value, steps_of
 from tests.support import graph, program
-
-Tensors = Mapping[str, torch.Tensor]
-
-
-# --- words -------------------------------------------------------------------------------------------------------------------------------
-
-
-def inputs_of(of: Program, seed: int) -> dict[str, torch.Tensor]:
-    return {tensor.name: initial(replace(tensor, init="random"), torch.device("cpu"), seed) for tensor in of.inputs}
-
-
-def reference(of: Program) -> SequentialExecutor:
-    of = as_program(of)
-    return SequentialExecutor(of, resolve(without_rings(of), mix_for(of)), HostDevice())
 
 
 def lanes(schedule: Schedule, ops: Any = None, delay: Any = None) -> LanesExecutor:
@@ -56,20 +41,6 @@ def eager(schedule: Schedule, device: Device | None = None, ops: Any = None) -> 
     if isinstance(device, FakeDevice):
         ops = ops or device.operators(schedule.program)
     return EagerExecutor(schedule, resolve(schedule.program, ops or mix_for(schedule.program)), device or HostDevice())
-
-
-def steps_of(schedule: Schedule, keep: Callable[[Any], bool]) -> Schedule:
-    """The same schedule with only the steps that `keep` says."""
-    return replace(schedule, steps=tuple(step for step in schedule.steps if keep(step)))
-
-
-def expected_of(of: Program, runs: int) -> list[dict[str, torch.Tensor]]:
-    executor = reference(of)
-    return [{name: t.clone() for name, t in executor.run(inputs_of(of, run)).outputs.items()} for run in range(runs)]
-
-
-def same(results: Tensors, expected: Tensors) -> bool:
-    return list(results) == list(expected) and all(torch.equal(results[name], expected[name]) for name in expected)
 
 
 def play(schedule: Schedule, seed: int, pace: float, runs: int = 3, overwrite: bool = True) -> list[bool]:
@@ -98,19 +69,6 @@ def play(schedule: Schedule, seed: int, pace: float, runs: int = 3, overwrite: b
     gc.collect()
     assert len(device.free) == len(device.blocks), "memory is still held after close() and after the results are gone"
     return verdicts
-
-
-def all_tensors(of: Program) -> Program:
-    """The program with every tensor that has memory among its outputs."""
-    kinds = {"value", "buffer", "input", "view"}
-    return with_outputs(of, [t.name for t in of.tensors if t.kind.value in kinds and ":" not in t.name and _has_memory(of, t.name)])
-
-
-def _has_memory(of: Program, name: str) -> bool:
-    written = {n for task in of.tasks for entry in task.writes for n in entry.tensors}
-    rings = {member for family in of.families for member in family.members}
-    tensor = of.tensor_named[name]
-    return name in written or (tensor.kind.value in ("buffer", "input", "view") and name not in rings)
 
 
 # --- the same results --------------------------------------------------------------------------------------------------------------------
@@ -177,14 +135,6 @@ def all_pass(schedule: Schedule, seeds: int, runs: int = 2) -> bool:
 # --- the fake device can say no ----------------------------------------------------------------------------------------------------------
 
 
-CHAINS = {
-    "RAW": graph("a: x -> y @one | b: y -> z @two | c: z -> r @main", "x", outputs="r"),
-    "WAR": graph("a: x -> b @one | r: b -> y @two | o: x y -> v @main | a2: x -> b @one | d: b -> w @main", "x", "b", outputs="y v w"),
-    "updates": graph("a: x -> +b @one | c: x -> +b @two | d: b -> y @main", "x", "b", outputs="y"),
-    "host": graph("a: x -> h @one | p: h -> k ! | c: k -> y @two", "x", hosts="h k", outputs="y"),
-}
-
-
 @pytest.mark.parametrize("name", CHAINS)
 def test_taking_out_any_one_wait_gives_a_wrong_result(name: str) -> None:
     schedule = plan(CHAINS[name], streams=3)
@@ -192,12 +142,6 @@ def test_taking_out_any_one_wait_gives_a_wrong_result(name: str) -> None:
     for dropped in [step for step in schedule.steps if isinstance(step, Wait | HostWait) and not shows_in_no_value(schedule, step)]:
         mutant = steps_of(schedule, lambda step, dropped=dropped: step is not dropped)
         assert not all_pass(mutant, 60), f"nobody noticed that this is missing: {dropped}"
-
-
-def shows_in_no_value(schedule: Schedule, step: Wait | HostWait) -> bool:
-    """Entry and exit order the caller's own work, of which these programs have none; the one issuing thread is past any host task."""
-    on_host = any(isinstance(s, Record) and s.lane == "host" and s.event == step.event for s in schedule.steps)
-    return on_host or any(reason.kind in ("entry", "exit", "last use") for reason in step.reasons)
 
 
 def test_a_release_before_the_other_lane_is_done_gives_a_wrong_result() -> None:
@@ -212,9 +156,8 @@ def test_a_release_before_the_other_lane_is_done_gives_a_wrong_result() -> None:
                *[s for s in schedule.steps[position + 1 :] if not is_release_of(s, "h.1")]),
     )  # fmt: skip
     assert not all_pass(early, 60)
-    recorded = replace(
-        early, steps=tuple(s for step in early.steps for s in ((RecordStream("h.1", "main"), step) if is_release_of(step, "h.1") else (step,)))
-    )
+    at = next(i for i, step in enumerate(early.steps) if is_release_of(step, "h.1"))
+    recorded = replace(early, steps=(*early.steps[:at], RecordStream("h.1", "main"), *early.steps[at:]))
     assert all_pass(recorded, 60)
 
 
@@ -310,7 +253,7 @@ def test_lanes_take_over_the_callers_torch_state_at_each_run() -> None:
     x = made.input("x", "i64[8]")
     for lane in ("main", "one", "two"):
         made.output(made.task(f"on_{lane}", look, reads=x, writes=f"y_{lane}", stream=lane))
-    made.task("on_host", lambda: None if look(torch.zeros(1)) is not None else None, host=True)
+    made.task("on_host", lambda: len(look(torch.zeros(1))), host=True)
     schedule = plan(made)
     executor = LanesExecutor(schedule, resolve(schedule.program))
     threads = torch.get_num_threads()
@@ -360,25 +303,6 @@ def test_threads_end_with_close_and_with_the_last_reference() -> None:
 
 
 # --- failures ----------------------------------------------------------------------------------------------------------------------------
-
-
-class Fault(Exception):
-    pass
-
-
-def failing(of: Program, broken: Mapping[str, BaseException], base: Any = None) -> Any:
-    """`ops=` under which the tasks named raise."""
-    working = base or mix_for(of)
-
-    def operator(task: Any) -> Any:
-        def call(*positional: Any, **keywords: Any) -> Any:
-            if task.name in broken:
-                raise broken[task.name]
-            return working(task)(*positional, **keywords)
-
-        return call
-
-    return operator
 
 
 WIDE = "a: x -> y @one | b: x -> z @two | c: y z -> v @main | p: h -> k ! | d: v k -> w @one | e: w -> +b @two"
@@ -481,8 +405,6 @@ def test_an_interrupt_while_main_waits_for_a_lane_ends_the_run_after_that_lanes_
 
 
 def interrupt_main() -> None:
-    import signal
-
     signal.raise_signal(signal.SIGINT)
 
 

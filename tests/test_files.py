@@ -44,7 +44,7 @@ def test_what_is_saved_loads_bit_for_bit(tmp_path_factory: pytest.TempPathFactor
     kind = TensorType(dtype, tuple(shape))
     value = torch.arange(kind.elements, dtype=torch.float32).reshape(shape).to(torch_dtype(kind))
     if flipped:
-        value = value.mT if value.dim() > 1 else value[1:]
+        value = value.mT if value.dim() > 1 else value.expand(2, *shape)[1]
     (file,) = save_outputs({"h@3": value}, folder)
     assert file.name == ("h@3.pt" if dtype in ("bf16", "f8e4m3", "f8e5m2") else "h@3.npy")
     loaded = load_input(str(file), declared(type_text(value)))
@@ -103,7 +103,7 @@ class Canary:
     """Leaves a trace if a file is unpickled."""
 
     def __reduce__(self) -> Any:
-        return (sys.modules.__setitem__, ("streamgraph_canary", None))
+        return (exec, ("import sys; sys.modules['streamgraph_canary'] = None",))
 
 
 def test_npy_with_pickled_objects_is_refused_and_nothing_is_run(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_npy_that_is_no_tensor(tmp_path: Path) -> None:
     problem_of(tmp_path / "z.npy", declared())
     np.savez(tmp_path / "a.npz", a=np.zeros(1))
     (tmp_path / "a.npz").rename(tmp_path / "a.npy")
-    assert "archive" in problem_of(tmp_path / "a.npy", declared()).message
+    assert "not a plain array" in problem_of(tmp_path / "a.npy", declared()).message
 
 
 def test_a_file_of_another_type_says_both(tmp_path: Path) -> None:

@@ -141,8 +141,8 @@ def test_a_module_operator_is_called_and_its_weights_are_constants() -> None:
 HOSTILE = [
     "os.system", "torch.os.system", "os:system", "builtins.eval", "eval", "aten.os.system", "aten.__class__", "aten.name", "aten._dir",
     "step.__globals__", "step.__call__.__self__", "streamgraph.run", "step; import os", "", ".", "aten.", "aten..relu", "aten",
-    "__import__", "aten.relu.__class__", "aten.relu._op", "aten.relu.default.__globals__", "step.x", "aten.\nrelu", "../ops", "aten.relu\n", "_private",
-    "aten.relu.overloads",
+    "__import__", "aten.relu.__class__", "aten.relu._op", "aten.relu.default.__globals__", "step.x", "aten.\nrelu", "../ops", "aten.relu\n",
+    "_private", "aten.relu.overloads",
 ]  # fmt: skip
 
 
@@ -347,6 +347,7 @@ def test_constants_become_torchs_objects() -> None:
 def test_operators_without_tensors_work_on_the_run_device() -> None:
     assert dict(one("aten.zeros", device="cuda:0", writes="z", const={"size": [2]}).call.const)["device"] == torch.device("cuda:0")
     assert dict(one("aten.zeros", device="cuda:0", writes="z", const={"size": [2], "device": "cpu"}).call.const)["device"].type == "cpu"
+    assert dict(one("aten.zeros", device="cuda:0", host=True, writes="z", const={"size": [2]}).call.const)["device"].type == "cpu"
     assert "device" not in dict(one("aten.zeros_like", device="cuda:0", reads="x", writes="z").call.const)
 
 
@@ -378,6 +379,10 @@ def test_a_call_that_fits_no_overload_names_the_schemas() -> None:
     assert problem.code == "SG402"
     assert "aten.mm(x, y, batch), which fits no overload" in problem.message
     assert "mm(Tensor self, Tensor mat2) -> Tensor: it takes 2 positional arguments, not 3" in problem.message
+
+
+def test_tensors_that_belong_in_a_list_are_told_how() -> None:
+    assert "'tensors' is a list of tensors: write `reads: [[a, b]]`" in refused("aten.cat", reads=["x"], writes="z").message
 
 
 def test_an_unknown_overload_lists_the_known_ones() -> None:

@@ -96,17 +96,20 @@ def random_program(rng: random.Random) -> Program:
     tasks: list[str] = []
     made: list[str] = []
     ring = 0
+    sliced = rng.random() < 0.3  # mostly boxes of one buffer
     for number in range(rng.randint(1, 6)):
         host = rng.random() < 0.2
         existing = ["a", "h", "b", "s", "m", "left", "mid", "right", "row", "column", *made]
         if ring:
             existing.append(f"w@{rng.randrange(ring)}")
+        if sliced:
+            existing = ["b", "left", "mid", "right"]
         chosen = rng.sample(existing, min(len(existing), rng.randint(0, 2)))
         reads = [name if rng.random() < 0.6 else f"+{name}" for name in chosen]
         if rng.random() < 0.2:
             reads.append("+r")
         writes = []
-        if rng.random() < 0.6:
+        if rng.random() < 0.6 and not sliced:
             name = rng.choice(["v", "u"])
             writes.append(name)
             made = [*dict.fromkeys([*made, name])]
@@ -132,6 +135,7 @@ def random_schedule(rng: random.Random) -> Schedule:
     lane = {task.name: "host" if task.host else rng.choice(names) for task in of.tasks}
     steps: list[Step] = [Record("e", "main", "entry")]
     steps += [HostWait(f"e{task.name}", previous=True) for task in order if not task.host and rng.random() < kept / 2]
+    entered = len(steps)
     steps += [Wait("e", name) for name in names[1:] if rng.random() < max(kept, 0.9)]
     bare = Schedule(of, tuple(Lane(name) for name in [*names, "host"]), ())
     touched = {task.name: {access.storage for access in bare.accesses.of_task[of.index_of_task[task.name]]} for task in of.tasks}
@@ -142,7 +146,9 @@ def random_schedule(rng: random.Random) -> Schedule:
             home = "host" if storage.host else lane[of.tasks[storage.producer].name]
             labels.append((storage.label, home, number in bare.accesses.output_storages))
     early = {label for label, _, _ in labels if rng.random() < 0.6}
-    steps += [Release(label, home, previous=True) for label, home, output in labels if not output and label not in early]
+    left = [Release(label, home, previous=True) for label, home, output in labels if not output and label not in early]
+    place = entered if rng.random() < 0.3 else len(steps)
+    steps[place:place] = left
     issued: list[str] = []
     for task in order:
         for name in issued:

@@ -39,19 +39,23 @@ class Command(click.Command):
             formatter.write("\n")
             for paragraph in rest.split("\n\n"):
                 formatter.write_text(" ".join(paragraph.split()))
-        own, common = [], []
+        own: list[tuple[str, str]] = []
+        common: list[tuple[str, str]] = []
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
-                (common if parameter.name in (*COMMON, "help") else own).append(record)
+            if record is not None and isinstance(parameter, click.Option):
+                (common if parameter.name in COMMON or "--help" in parameter.opts else own).append(record)
         for title, records in (("Options", own), ("Common options", common)):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
 
 
-def command(name: str, *examples: str) -> Callable[[Body], click.Command]:
-    """Make a function into a command: it gets a Report first, and its errors become messages and exit codes."""
+def command(name: str, in_short: str, *examples: str) -> Callable[[Body], click.Command]:
+    """Make a function into a command: it gets a Report first, and its errors become messages and exit codes.
+
+    `in_short` is its line in the list of commands; the first line of the docstring and the examples begin its own help.
+    """
 
     def make(body: Body) -> click.Command:
         @functools.wraps(body)
@@ -70,7 +74,7 @@ def command(name: str, *examples: str) -> Callable[[Body], click.Command]:
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text, errors included."),
         ):  # fmt: skip
             run = option(run)
-        made = click.command(name, cls=Command)(run)
+        made = click.command(name, cls=Command, short_help=in_short)(run)
         assert isinstance(made, Command)
         made.examples = examples
         return made

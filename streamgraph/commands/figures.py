@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streamgraph.commands.report import aligned, many
 from streamgraph.model import HOST, MAIN, Kind
 from streamgraph.schedule import Schedule
 
@@ -34,21 +35,24 @@ class Figures:
             "record_streams_by_hand": self.record_streams_by_hand, "host_waits": self.host_waits,
         }  # fmt: skip
 
-    def rows(self) -> list[tuple[str, ...]]:
-        """The figures as the rows of a table."""
-        def saved(count: int, by_hand: int, other: str) -> str:
-            return f"saved {by_hand - count} of {by_hand}: {other}" if by_hand > count else ""
+    def table(self) -> str:
+        """The figures in words, one line each."""
+        def fewer(count: int, by_hand: int, other: str) -> str:
+            return f"saved {by_hand - count:,} of {by_hand:,}, {other}" if by_hand > count else ""
 
-        rows: list[tuple[str, ...]] = [
-            ("hazards", f"{self.hazards}", f"{self.across} of them between lanes; the lanes' own order keeps the rest"),
-            ("-> waits", f"{self.waits}", saved(self.waits, self.waits_by_hand, "one for each pair that must be ordered")),
-            ("   events", f"{self.events}", saved(self.events, self.events_by_hand, "one for each task that another lane depends on")),
-            ("   record_stream", f"{self.record_streams}",
-             saved(self.record_streams, self.record_streams_by_hand, "one for each value and other lane that uses it")),
+        rows = [
+            (f"{self.waits:,}", "wait" if self.waits == 1 else "waits",
+             fewer(self.waits, self.waits_by_hand, "one per pair of tasks to be ordered")),
+            (f"{self.events:,}", "event" if self.events == 1 else "events",
+             fewer(self.events, self.events_by_hand, "one per task that another lane depends on")),
+            (f"{self.record_streams:,}", "record_stream",
+             fewer(self.record_streams, self.record_streams_by_hand, "one per value and other lane that uses it")),
         ]  # fmt: skip
         if self.host_waits:
-            rows.append(("   host waits", f"{self.host_waits}", "the host waits for results, or before it touches shared memory"))
-        return rows
+            noun = "host wait" if self.host_waits == 1 else "host waits"
+            rows.append((f"{self.host_waits:,}", noun, "before the host touches memory that the device uses"))
+        hazards = f"{many(self.hazards, 'hazard')} ({self.across:,} between lanes) {'is' if self.hazards == 1 else 'are'} kept by"
+        return "\n".join([hazards, aligned(rows, right=frozenset({0}), indent="  ")])
 
 
 def figures_of(schedule: Schedule) -> Figures:

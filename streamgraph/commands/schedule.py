@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from streamgraph.commands.command import command
-from streamgraph.commands.report import Report, aligned, many, width
-from streamgraph.commands.source import STDIN, load_schedule, planning, planning_options, shell, write
+from streamgraph.commands.report import Report, many, width
+from streamgraph.commands.source import STDIN, Planning, load_schedule, planning_options, shell, write
 from streamgraph.errors import CATALOGUE, quoted
 
 if TYPE_CHECKING:
@@ -21,27 +21,30 @@ if TYPE_CHECKING:
 SHOWN_TASKS = 24  # per lane, after members of one family are put together
 
 
-@command("plan", "streamgraph plan cameras.streamgraph.yaml", "streamgraph plan cameras.streamgraph.yaml --streams 2 -o plan.json")
+@command(
+    "plan", "Show the lanes, and the figures of the schedule.",
+    "streamgraph plan cameras.streamgraph.yaml",
+    "streamgraph plan cameras.streamgraph.yaml --streams 2 -o plan.json",
+)  # fmt: skip
 @click.argument("spec", metavar="SPEC")
 @planning_options
 @click.option("-o", "--output", metavar="FILE", help="Save the schedule as JSON; `-` is stdout. It can be planned, drawn, explained, run.")
 @click.option("--steps", is_flag=True, help="Print every step with its reason.")
-def plan(
-    report: Report, spec: str, streams: int | str, order: str, release: str, params: tuple[str, ...], output: str | None, steps: bool
-) -> None:
+def plan(report: Report, spec: str, options: Planning, output: str | None, steps: bool) -> None:
     """Show which lane runs each task, and how few waits, events and record_stream calls that takes.
 
-    A lane is one CUDA stream; `main` is the stream that is current when the program runs. The schedule is proved free of races before it is
-    shown. Nothing is run, and no GPU is needed. SPEC may be a saved schedule, or `-` for stdin.
+    A lane is one CUDA stream; `main` is the stream that is current when the program runs. The schedule is proved free of races before it
+    is shown. Nothing is run, and no GPU is needed. SPEC may be a saved schedule, or `-` for stdin.
     """
     from streamgraph.commands.figures import figures_of
     from streamgraph.simulate import simulate
 
-    schedule = load_schedule(report, spec, planning(streams, order, release, params))
+    schedule = load_schedule(report, spec, options)
     timeline = simulate(schedule)
     figures = figures_of(schedule)
     report.data = {
-        "name": schedule.program.name, "lanes": _lanes(schedule), "figures": figures.to_dict(), "steps": [str(step) for step in schedule.steps],
+        "name": schedule.program.name, "lanes": _lanes(schedule), "figures": figures.to_dict(),
+        "steps": [str(step) for step in schedule.steps],
         "options": dict(schedule.options), "estimate": _estimate(timeline),
     }  # fmt: skip
     if output == STDIN:
@@ -78,7 +81,7 @@ def _table(schedule: Schedule, timeline: Timeline, figures: Figures) -> str:
 
     title = f"{schedule.program.name}: {many(len(schedule.lane_of), 'task')} on {many(len(schedule.lanes), 'lane')}"
     estimate = f"{duration(timeline.makespan)} instead of {duration(timeline.one_stream)} on one stream (simulated from the tasks' costs)"
-    return "\n".join([title, "", lanes_table(schedule), "", aligned(figures.rows(), right=frozenset({1})), "", f"Time: {estimate}"])
+    return "\n".join([title, "", lanes_table(schedule), "", figures.table(), "", f"Time: {estimate}"])
 
 
 def lanes_table(schedule: Schedule) -> str:
@@ -86,6 +89,8 @@ def lanes_table(schedule: Schedule) -> str:
     rows: list[tuple[str, str]] = []
     for lane in schedule.lanes:
         names = [task for task, its in schedule.lane_of.items() if its == lane.name]
+        if lane.is_host and not names:
+            names = ["(runs no task: the caller waits there for results)"]
         label = lane.name if lane.priority == "normal" else f"{lane.name} ({lane.priority} priority)"
         rows.append((label, "\n".join(_wrapped(_together(names)))))
     left = max(len(label) for label, _ in rows)
@@ -124,13 +129,15 @@ def _wrapped(parts: list[str]) -> list[str]:
     return lines
 
 
-@command("explain", "streamgraph explain cameras.streamgraph.yaml stack", "streamgraph explain SG301")
+@command(
+    "explain", "Say why a task waits, or what an error code means.",
+    "streamgraph explain cameras.streamgraph.yaml stack",
+    "streamgraph explain SG301",
+)  # fmt: skip
 @click.argument("subject", metavar="SPEC|CODE")
 @click.argument("tasks", nargs=-1, metavar="[TASK [TASK2]]")
 @planning_options
-def explain(
-    report: Report, subject: str, tasks: tuple[str, ...], streams: int | str, order: str, release: str, params: tuple[str, ...]
-) -> None:
+def explain(report: Report, subject: str, tasks: tuple[str, ...], options: Planning) -> None:
     """Say why a task waits, and for what it does not have to; or what an error code means.
 
     With one TASK: all that it waits for, and all that waits for it. With two: what orders them, or that they may overlap. With none: every
@@ -141,7 +148,7 @@ def explain(
         return
     if len(tasks) > 2:
         raise click.UsageError(f"explain takes one task or two, not {len(tasks)}")
-    schedule = load_schedule(report, subject, planning(streams, order, release, params))
+    schedule = load_schedule(report, subject, options)
     if not tasks:
         _explain_waits(report, schedule, subject)
         return
@@ -184,16 +191,18 @@ def _explain_waits(report: Report, schedule: Schedule, subject: str) -> None:
         report.next(f"explain {shell(subject)} {shell(schedule.program.tasks[-1].name)}")
 
 
-@command("draw", "streamgraph draw cameras.streamgraph.yaml", "streamgraph draw cameras.streamgraph.yaml -o cameras.svg")
+@command(
+    "draw", "Draw lanes, tasks and waits.",
+    "streamgraph draw cameras.streamgraph.yaml",
+    "streamgraph draw cameras.streamgraph.yaml -o cameras.svg",
+)  # fmt: skip
 @click.argument("spec", metavar="SPEC")
 @click.option(
     "-o", "--output", metavar="FILE",
     help="The suffix decides: .svg, .mmd (Mermaid), .dot (Graphviz), .txt, .json (the saved schedule). Without it: text, on stdout.",
 )  # fmt: skip
 @planning_options
-def draw(
-    report: Report, spec: str, output: str | None, streams: int | str, order: str, release: str, params: tuple[str, ...]
-) -> None:
+def draw(report: Report, spec: str, output: str | None, options: Planning) -> None:
     """Draw lanes, tasks and waits along the simulated time.
 
     Nothing is run, and no GPU is needed. SPEC may be a saved schedule, or `-` for stdin.
@@ -204,7 +213,7 @@ def draw(
     from streamgraph import render
     from streamgraph.simulate import simulate
 
-    schedule = load_schedule(report, spec, planning(streams, order, release, params))
+    schedule = load_schedule(report, spec, options)
     timeline = simulate(schedule)
     if output is None:
         encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")

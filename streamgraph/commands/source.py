@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -42,8 +43,14 @@ def param_option(function: Function) -> Function:
     )(function)
 
 
-def planning_options(function: Function) -> Function:
-    """The planner's options, for every command that plans."""
+def planning_options(function: Callable[..., int | None]) -> Callable[..., int | None]:
+    """The planner's options, for every command that plans: it gets them as `options`."""
+
+    @functools.wraps(function)
+    def planned(*arguments: Any, streams: Any, order: Any, release: Any, params: tuple[str, ...], **rest: Any) -> int | None:
+        return function(*arguments, options=Planning(streams, order, release, params), **rest)
+
+    made: Callable[..., int | None] = planned
     for option in (
         click.option("--release", type=click.Choice(["default", "early"]), default="default", show_default=True,
                      help="Drop values where that needs no extra step, or right after their last use."),
@@ -52,8 +59,8 @@ def planning_options(function: Function) -> Function:
         click.option("--streams", metavar="N|auto", default="auto", show_default=True, callback=_streams,
                      help="How many lanes tasks may use that are not pinned to one."),
     ):  # fmt: skip
-        function = option(function)
-    return param_option(function)
+        made = option(made)
+    return param_option(made)
 
 
 def _streams(context: click.Context, parameter: click.Parameter, value: str) -> int | str:
@@ -62,11 +69,6 @@ def _streams(context: click.Context, parameter: click.Parameter, value: str) -> 
     if not re.fullmatch(r"[1-9][0-9]{0,5}", value):
         raise click.BadParameter(f"'{quoted(value)}' is neither 'auto' nor a whole number from 1")
     return int(value)
-
-
-def planning(streams: int | str, order: str, release: str, params: Iterable[str]) -> Planning:
-    """The options as one value; click has checked their words."""
-    return Planning(cast(Any, streams), cast(Any, order), cast(Any, release), tuple(params))
 
 
 def param_values(entries: Iterable[str]) -> dict[str, int | str]:
@@ -90,14 +92,14 @@ def load_program(report: Report, source: str, params: Iterable[str] = (), *, sho
 
     begun = time.perf_counter()
     values = param_values(params)
-    loaded = loads(_stdin(), values, "<stdin>") if source == STDIN else load(source, values)
+    loaded = loads(_stdin(), "<stdin>", values) if source == STDIN else load(source, values)
     report.detail(f"read {quoted(source)} in {time.perf_counter() - begun:.2f} s")
     report.tell(loaded.warnings, show=show)
     return loaded.program
 
 
-def load_schedule(report: Report, source: str, options: Planning) -> Schedule:
-    """The schedule of a spec, planned and verified; or a saved one, verified, as it is.
+def load_schedule(report: Report, source: str, options: Planning, outputs: tuple[str, ...] = ()) -> Schedule:
+    """The schedule of a spec, planned and verified; or a saved one, verified, as it is. `outputs` replace those of the spec.
 
     Raises:
         SpecError, ScheduleError, VerificationError: as `plan` and `Schedule.from_json`.
@@ -109,15 +111,21 @@ def load_schedule(report: Report, source: str, options: Planning) -> Schedule:
     if _is_saved(source if text is None else None, text):
         if options.params:
             raise click.UsageError("a saved schedule has no parameters left: leave --param out, or plan the spec again")
+        if outputs:
+            raise click.UsageError("a saved schedule has the outputs that it was planned with: leave --outputs out, or name the spec")
         return from_json(_read_saved(source) if text is None else text)
     if text is not None:
         from streamgraph.spec import loads
 
-        loaded = loads(text, param_values(options.params), "<stdin>")
+        loaded = loads(text, "<stdin>", param_values(options.params))
         report.tell(loaded.warnings)
         program = loaded.program
     else:
         program = load_program(report, source, options.params)
+    if outputs:
+        from streamgraph.runner import with_outputs
+
+        program = with_outputs(program, outputs)
     begun = time.perf_counter()
     schedule = plan(program, streams=options.streams, order=options.order, release=options.release)
     report.detail(f"planned and verified {len(program.tasks)} tasks in {time.perf_counter() - begun:.2f} s")

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from streamgraph.model import Program
 
 
-@command("check", "streamgraph check cameras.streamgraph.yaml", "streamgraph check *.streamgraph.yaml --ops operators.py --format github")
+@command(
+    "check", "Find everything that is wrong with a spec.",
+    "streamgraph check cameras.streamgraph.yaml",
+    "streamgraph check *.streamgraph.yaml --ops operators.py --format github",
+)  # fmt: skip
 @click.argument("specs", nargs=-1, required=True, metavar="SPEC...")
 @click.option("--ops", metavar="FILE|MODULE", help="Also import these operators and compare every call with its signature. Needs torch.")
 @click.option(
@@ -106,7 +110,11 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-@command("expand", "streamgraph expand cameras.streamgraph.yaml", "streamgraph expand cameras.streamgraph.yaml --param cams=2 > two.yaml")
+@command(
+    "expand", "Print a spec in its long form.",
+    "streamgraph expand cameras.streamgraph.yaml",
+    "streamgraph expand cameras.streamgraph.yaml --param cams=2 > two.yaml",
+)  # fmt: skip
 @click.argument("spec", metavar="SPEC")
 @param_option
 def expand(report: Report, spec: str, params: tuple[str, ...]) -> None:
@@ -121,7 +129,11 @@ def expand(report: Report, spec: str, params: tuple[str, ...]) -> None:
     report.next(f"plan {shell(spec)}")
 
 
-@command("schema", "streamgraph schema", "streamgraph schema --output streamgraph.schema.json")
+@command(
+    "schema", "Print the JSON Schema, for editors.",
+    "streamgraph schema",
+    "streamgraph schema --output streamgraph.schema.json",
+)  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="Write it there instead of to stdout.")
 def schema(report: Report, output: str | None) -> None:
     """Print the JSON Schema of a spec, for editors: completion, and marks at unknown keys."""

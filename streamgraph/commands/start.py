@@ -15,15 +15,21 @@ TEMPLATES = ("demo", "own")
 SCHEMA_FILE = "streamgraph.schema.json"
 
 
-@command("init", "streamgraph init demo", "streamgraph init cameras")
+@command(
+    "init", "Write a spec to begin with.",
+    "streamgraph init demo",
+    "streamgraph init cameras",
+)  # fmt: skip
 @click.argument("name", default="demo")
-@click.option("--template", type=click.Choice(TEMPLATES), help="demo: runs at once. own: a skeleton with operators of your own.  [default: by NAME]")
+@click.option(
+    "--template", type=click.Choice(TEMPLATES), help="demo: runs at once. own: a skeleton with operators of your own.  [default: by NAME]"
+)
 @click.option("--force", is_flag=True, help="Replace files that are there.")
 def init(report: Report, name: str, template: str | None, force: bool) -> None:
     """Write a spec to begin with, into the current folder.
 
-    `init demo` writes a small program that runs without a GPU, as YAML and as Python. Any other NAME is a skeleton with a file of operators.
-    Both come with the schema for the editor.
+    `init demo` writes a small program that runs without a GPU, as YAML and as Python. Any other NAME is a skeleton with a file of
+    operators. Both come with the schema for the editor.
     """
     from streamgraph.commands.source import write
     from streamgraph.errors import Problem, SpecError, quoted
@@ -68,7 +74,11 @@ def _same(file: str, text: str) -> bool:
         return False
 
 
-@command("doctor", "streamgraph doctor", "streamgraph doctor --json")
+@command(
+    "doctor", "Say what is here: torch, CUDA, streams, optional packages.",
+    "streamgraph doctor",
+    "streamgraph doctor --json",
+)  # fmt: skip
 @click.option("--require-cuda", is_flag=True, help="Exit with 4 if there is no CUDA device to run on.")
 def doctor(report: Report, require_cuda: bool) -> int | None:
     """Say what is here: torch, CUDA, streams, pinned memory, optional packages; and what stands in for what is missing."""

@@ -74,7 +74,10 @@ class Scene:
 
 
 def make_scene(schedule: Schedule, timeline: Timeline, limit: int) -> Scene:
-    """The scene of a run with at most `limit` bars, or one bar per lane if there are more lanes than that."""
+    """The scene of a run with at most `limit` bars, or one bar per lane if there are more lanes than that.
+
+    Up to `limit` tasks every wait has its arrow; beyond, waits between the same two bars share one, and at most `limit` are kept.
+    """
     names = [lane.name for lane in schedule.lanes]
     names += [name for name, _ in timeline.busy if name not in names]
     if HOST not in names and any(wait.lane == HOST for wait in timeline.waits):
@@ -93,8 +96,11 @@ def make_scene(schedule: Schedule, timeline: Timeline, limit: int) -> Scene:
     arrows = _arrows(schedule, timeline, row_of, bar_of, bars)
     note = ""
     if size > 1:
-        arrows = _merged(arrows)
+        merged = _merged(arrows)
+        arrows = _most_telling(merged, limit)
         note = f"{len(timeline.tasks):,} tasks as {len(bars):,} bars: each stands for up to {size:,} consecutive tasks of its lane"
+        if len(arrows) < len(merged):
+            note += f"; of {len(merged):,} arrows between them, the {len(arrows):,} that held up most"
     return Scene(rows, tuple(bars), tuple(arrows), timeline.makespan, note)
 
 
@@ -249,6 +255,12 @@ def _wait_facts(wait: WaitTime, reasons: tuple[Reason, ...], waiter: str | None)
     held = wait.until - wait.since
     cost = f"held it for {duration(held)}" if held > 0 else "was done already: held nothing up"
     return (f"{what}, {who}", *(shown(str(reason), 300) for reason in reasons), cost)
+
+
+def _most_telling(arrows: list[Arrow], limit: int) -> list[Arrow]:
+    """At most `limit` arrows, in their order: those on the critical path, then those that held a lane the longest."""
+    ranked = sorted(range(len(arrows)), key=lambda number: (not arrows[number].critical, -arrows[number].held, number))
+    return [arrows[number] for number in sorted(ranked[:limit])]
 
 
 def _merged(arrows: list[Arrow]) -> list[Arrow]:

@@ -7,12 +7,10 @@ wants a number or a flag, so `on`, `12:30`, `1e3` and `010` mean what they say. 
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -145,10 +143,9 @@ def read(text: str, file: str) -> Document:
         raise SpecError(Problem("SG010", what, _location(file, lines, (line, column, 1)), "remove it, or write it as an escape in quotes"))
     builder = _Builder(file, lines)
     try:
-        with _uncollected():
-            for number, event in enumerate(yaml.parse(text, Loader=_PARSER)):
-                if number > MOST_EVENTS or not builder.take(event):
-                    break
+        for number, event in enumerate(yaml.parse(text, Loader=_PARSER)):
+            if number > MOST_EVENTS or not builder.take(event):
+                break
     except yaml.YAMLError as error:
         builder.problems.append(_syntax(error, file, lines))
     if not builder.problems and not isinstance(builder.root, Map):
@@ -158,18 +155,6 @@ def read(text: str, file: str) -> Document:
     if builder.problems:
         raise SpecError(*builder.problems)
     return Document(builder.root, file, lines)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    # The tree has no cycles, but the collector would walk it again and again while it grows: three times the time of a large file.
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 class _Builder:
@@ -188,18 +173,19 @@ class _Builder:
 
     def take(self, event: Any) -> bool:
         """Take one event; False when reading on makes no sense."""
-        if isinstance(event, yaml.ScalarEvent):
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
             return self._scalar(event)
-        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+        if kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
             return self._open(event)
-        if isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+        if kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
             self.stack.pop()
             self.keys.pop()
-        elif isinstance(event, yaml.AliasEvent):
+        elif kind is yaml.AliasEvent:
             remedy = "write the value again, or use params and each; quote a text that begins with *"
             self.problem("SG004", "aliases are not allowed", _spot(event), remedy)
             self._add(None, _spot(event))
-        elif isinstance(event, yaml.DocumentStartEvent):
+        elif kind is yaml.DocumentStartEvent:
             self.documents += 1
             if event.tags:
                 self.problem("SG003", "tag directives are not allowed", _spot(event), "a spec is plain data: leave the tag out")
@@ -210,7 +196,8 @@ class _Builder:
 
     def _scalar(self, event: Any) -> bool:
         spot = _spot(event)
-        self._properties(event, spot)
+        if event.tag is not None or event.anchor is not None:
+            self._properties(event, spot)
         waits_for_key = bool(self.stack) and self.keys[-1] is None and isinstance(self.stack[-1], Map)
         limit = LONGEST_KEY if waits_for_key else LONGEST_SCALAR
         if len(event.value) > limit:
@@ -275,7 +262,8 @@ class _Builder:
 
 def _spot(event: Any) -> Spot:
     start, end = event.start_mark, event.end_mark
-    return (start.line, start.column, max(1, end.column - start.column) if end.line == start.line else 1)
+    line, column = start.line, start.column
+    return (line, column, end.column - column or 1) if end.line == line else (line, column, 1)
 
 
 _QUOTES = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^']|'')*'|(?:^|\s)#.*")

@@ -46,8 +46,7 @@ class Pair:
         if self.later == "" and (self.release, self.storage) != (other.release, other.storage):
             return False  # giving memory back is no task: nothing follows it but the next owner
         return (
-            not other.is_reversed
-            and (self.earlier, self.later, self.across, self.release) != (other.earlier, other.later, other.across, other.release)
+            (self.earlier, self.later, self.across, self.release) != (other.earlier, other.later, other.across, other.release)
             and self.before.follows(other.before.lane, other.before.position)
             and other.after.follows(self.after.lane, self.after.position)
         )

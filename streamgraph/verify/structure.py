@@ -163,8 +163,6 @@ class _Reader:
             problem, remedy = f"step {number} releases '{label}', an output, which belongs to the caller", "leave the release out"
         elif not storage.version:
             problem, remedy = f"step {number} releases '{label}', which outlives the run", "leave the release out"
-        elif not step.previous and not self._is_made(storage):
-            problem, remedy = f"step {number} releases '{label}' before anything has made it", "release it after its last use"
         elif home is not None and lane != home:
             problem = f"step {number} releases '{label}' on @{lane}, but its memory goes back to @{home}, which allocated it"
             remedy = f"release it @{home}"

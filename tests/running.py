@@ -1,0 +1,98 @@
+"""Words for tests that run things: inputs from a seed, what the reference makes of them, programs that show a missing wait in a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from streamgraph.binding import initial
+from streamgraph.executors.device import Device, HostDevice
+from streamgraph.executors.sequential import SequentialExecutor, without_rings
+from streamgraph.model import Program
+from streamgraph.operators import resolve
+from streamgraph.plan import as_program
+from streamgraph.runner import with_outputs
+from streamgraph.schedule import HostWait, Record, Schedule, Wait
+from tests.programs import mix_for
+from tests.support import graph
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+
+
+def inputs_of(of: Program, seed: int, device: str = "cpu") -> dict[str, torch.Tensor]:
+    return {tensor.name: initial(replace(tensor, init="random"), torch.device(device), seed) for tensor in of.inputs}
+
+
+def reference(of: Program, device: Device | None = None) -> SequentialExecutor:
+    """The reference executor of a program whose tasks run `mix`."""
+    of, device = as_program(of), device or HostDevice()
+    return SequentialExecutor(of, resolve(without_rings(of), mix_for(of, str(device.location))), device)
+
+
+def steps_of(schedule: Schedule, keep: Callable[[Any], bool]) -> Schedule:
+    """The same schedule with only the steps that `keep` says."""
+    return replace(schedule, steps=tuple(step for step in schedule.steps if keep(step)))
+
+
+def expected_of(of: Program, runs: int, first_seed: int = 0) -> list[dict[str, torch.Tensor]]:
+    """What the reference gives on the CPU, run after run."""
+    executor = reference(of)
+    return [dict(executor.run(inputs_of(of, first_seed + run)).outputs) for run in range(runs)]
+
+
+def same(results: Tensors, expected: Tensors) -> bool:
+    """Equal names, and equal bytes wherever they are."""
+    return list(results) == list(expected) and all(torch.equal(results[name].cpu(), expected[name].cpu()) for name in expected)
+
+
+def all_tensors(of: Program) -> Program:
+    """The program with every tensor that has memory among its outputs."""
+    kinds = {"value", "buffer", "input", "view"}
+    return with_outputs(of, [t.name for t in of.tensors if t.kind.value in kinds and ":" not in t.name and _has_memory(of, t.name)])
+
+
+def _has_memory(of: Program, name: str) -> bool:
+    written = {n for task in of.tasks for entry in task.writes for n in entry.tensors}
+    rings = {member for family in of.families for member in family.members}
+    tensor = of.tensor_named[name]
+    return name in written or (tensor.kind.value in ("buffer", "input", "view") and name not in rings)
+
+
+CHAINS = {
+    "RAW": graph("a: x -> y @one | b: y -> z @two | c: z -> r @main", "x", outputs="r"),
+    "WAR": graph("a: x -> b @one | r: b -> y @two | o: x y -> v @main | a2: x -> b @one | d: b -> w @main", "x", "b", outputs="y v w"),
+    "updates": graph("a: x -> +b @one | c: x -> +b @two | d: b -> y @main", "x", "b", outputs="y"),
+    "host": graph("a: x -> h @one | p: h -> k ! | c: k -> y @two", "x", hosts="h k", outputs="y"),
+}
+
+
+def shows_in_no_value(schedule: Schedule, step: Wait | HostWait) -> bool:
+    """Entry and exit order the caller's own work, of which these programs have none; the one issuing thread is past any host task."""
+    on_host = any(isinstance(s, Record) and s.lane == "host" and s.event == step.event for s in schedule.steps)
+    return on_host or any(reason.kind in ("entry", "exit", "last use") for reason in step.reasons)
+
+
+class Fault(Exception):
+    pass
+
+
+def failing(of: Program, broken: Mapping[str, BaseException], base: Any = None) -> Any:
+    """`ops=` under which the tasks named raise."""
+    working = base or mix_for(of)
+
+    def operator(task: Any) -> Any:
+        healthy = working(task)
+
+        def call(*positional: Any, **keywords: Any) -> Any:
+            if task.name in broken:
+                raise broken[task.name]
+            return healthy(*positional, **keywords)
+
+        return call
+
+    return operator
