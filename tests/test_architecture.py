@@ -48,7 +48,7 @@ FACADE = {("schedule", name) for name in ("explain", "render", "saved")}
 ONLY_IN = {
     "torch.cuda": {"executors", "doctor"},
     "pydantic": {"spec"},
-    "yaml": {"spec"},
+    "yaml": {"spec", "doctor"},
     "click": {"cli", "commands", "compare"},
     "rich": {"cli", "commands"},
 }
