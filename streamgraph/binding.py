@@ -53,7 +53,9 @@ def bind(
         problem = _mismatch(program.tensor_named[name], value, device)
         problems += [problem] if problem is not None else []
     if complete:
-        problems += unbound(program, {**(bound or {}), **fresh})
+        # A list of the wrong length is one mistake, not one and as many unbound inputs.
+        meant = {member: None for family in program.families if family.name in given for member in family.members}
+        problems += unbound(program, {**meant, **(bound or {}), **fresh})
     tensors = dict(bound or {})
     tensors.update((name, value) for name, value in fresh.items() if isinstance(value, torch.Tensor) and value.layout == torch.strided)
     problems += _shared(program, tensors, [name for name in written if name in tensors])

@@ -77,13 +77,9 @@ def _misused(error: click.ClickException, arguments: Sequence[str]) -> int:
 
 def _version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
+        from streamgraph import __version__
 
-        try:
-            found = version("streamgraph")
-        except PackageNotFoundError:
-            found = "(not installed as a package)"
-        Report("").result(f"streamgraph {found}")
+        Report("").result(f"streamgraph {__version__}")
         context.exit()
 
 

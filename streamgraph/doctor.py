@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from streamgraph import __version__
+
 OK, INFO, MISSING = "ok", "info", "missing"
 OPTIONAL = (
     ("numpy", "numpy", "inputs and results as .npy; without it results are saved as .pt"),
@@ -41,7 +43,7 @@ def examine() -> tuple[Finding, ...]:
 
 
 def _software() -> Iterator[Finding]:
-    yield Finding("streamgraph", _version("streamgraph") or "not installed as a package", INFO)
+    yield Finding("streamgraph", __version__, INFO)
     yield Finding("Python", f"{platform.python_version()} ({platform.system()} {platform.machine()})", INFO)
     for package in ("networkx", "pydantic", "PyYAML", "click", "rich"):
         found = _version(package)

@@ -91,8 +91,8 @@ CATALOGUE: dict[str, str] = {
     "SG701": "The schedule cannot be read.",
     "SG702": "The schedule does not belong to the program: a task is missing, repeated or unknown.",
     "SG703": "Race: two tasks that must be ordered are not.",
-    "SG704": "A wait comes before its record, or nothing records its event in this run: CUDA would silently not wait.",
-    "SG705": "Memory is released while a lane may still use it, or is used after its release.",
+    "SG704": "A wait comes before its record, nothing records its event, or a record is misplaced: CUDA would silently not wait.",
+    "SG705": "Memory is released while a lane may still use it, is used after its release, or is never released.",
     "SG706": "A `record_stream` that does nothing, or comes too late.",
     "SG707": "The schedule cannot be drawn that way: an unknown suffix, or too large for the format.",
     "SG901": "A defect in streamgraph itself.",
@@ -202,7 +202,7 @@ class SpecError(StreamgraphError):
 
 
 class ScheduleError(StreamgraphError):
-    """A schedule given as text or JSON cannot be read. A schedule that reads but races is a `VerificationError`."""
+    """A schedule given as text or JSON cannot be read, or cannot be drawn in the format asked for. One that reads but races is a `VerificationError`."""
 
 
 class VerificationError(StreamgraphError):

@@ -112,13 +112,19 @@ def check(program: Program, places: Places | None = None, broken: Collection[str
     declaration is already reported; nothing follows from them.
     """
     if len(program.tasks) > MOST_TASKS or sum(len(task.names()) for task in program.tasks) > MOST_ACCESSES:
-        return (Problem("SG105", f"a program has at most {MOST_TASKS} tasks and {MOST_ACCESSES} accesses"),)
+        message = f"a program has at most {MOST_TASKS} tasks and {MOST_ACCESSES} accesses"
+        return (Problem("SG105", message, None, "make it smaller"),)
     found = [*_names(program, places or {}), *_tensors(program, broken), *_families(program, broken)]
     tasks = _Tasks(program, frozenset(broken))
     found += tasks.check()
     found += _outputs(program, places or {}, broken, tasks.written)
-    found += trace(program)[1]
+    sound = tuple(family for family in program.families if (family.slots is None or family.slots > 0) and _whole(family))
+    found += trace(program if sound == program.families else replace(program, families=sound))[1]
     return by_place(found)
+
+
+def _whole(family: Family) -> bool:
+    return len(family.members) == math.prod(len(items) for _, items in family.keys)
 
 
 def _names(program: Program, places: Places) -> Iterator[Problem]:
@@ -135,7 +141,7 @@ def _names(program: Program, places: Places) -> Iterator[Problem]:
         for name, place in named:
             fault = None if name in generated else name_fault(name, member=member)
             if fault is not None:
-                yield Problem("SG204", f"the {what} name '{quoted(name)}' {fault}", place)
+                yield Problem("SG204", f"the {what} name '{quoted(name)}' {fault}", place, "choose another name, like layer_0 or w@0")
             if what == "task" and name.split("@")[0] in RESERVED:
                 remedy = "choose another name: main, entry, exit and host stand for what surrounds the tasks"
                 yield Problem("SG204", f"'{name}' is reserved and cannot name a task", place, remedy)
@@ -184,7 +190,7 @@ def _tensors(program: Program, broken: Collection[str]) -> Iterator[Problem]:
         if kind is Kind.VIEW:
             yield from _view(program, tensor, broken)
         elif tensor.base is not None:
-            yield Problem("SG212", f"'{tensor.name}' has a base, but is no view", where)
+            yield Problem("SG212", f"'{tensor.name}' has a base, but is no view", where, "leave base out")
 
 
 def _view(program: Program, tensor: Tensor, broken: Collection[str]) -> Iterator[Problem]:
@@ -194,7 +200,8 @@ def _view(program: Program, tensor: Tensor, broken: Collection[str]) -> Iterator
     elif _is_broken(base.name, broken):
         return
     elif base.kind in (Kind.VIEW, Kind.RESOURCE):
-        yield Problem("SG208", f"the base of view '{tensor.name}' is a {base.kind.value}", tensor.location)
+        message = f"the base of view '{tensor.name}' is a {base.kind.value}"
+        yield Problem("SG208", message, tensor.location, "name the tensor that holds the storage")
     elif base.type is None:
         remedy = f'declare {base.name}: {{type: "f32[8, 3]", kind: {base.kind.value}}}'
         yield Problem("SG307", f"a view of '{base.name}' needs its type", tensor.location, remedy)
@@ -202,7 +209,8 @@ def _view(program: Program, tensor: Tensor, broken: Collection[str]) -> Iterator
         spans = [(part, part + 1) if isinstance(part, int) else part for part in tensor.index]
         fits = len(spans) == len(base.type.shape)
         if not fits or any(not 0 <= a <= b <= size for (a, b), size in zip(spans, base.type.shape, strict=True)):
-            yield Problem("SG208", f"view '{tensor.name}' does not fit '{base.name}', which is {base.type}", tensor.location)
+            message = f"view '{tensor.name}' does not fit '{base.name}', which is {base.type}"
+            yield Problem("SG208", message, tensor.location, "cut inside the shape of the base")
 
 
 def _families(program: Program, broken: Collection[str]) -> Iterator[Problem]:
@@ -212,8 +220,9 @@ def _families(program: Program, broken: Collection[str]) -> Iterator[Problem]:
         where = _place_of(program, family)
         keys = dict(family.keys)
         missing = [member for member in family.members if member not in program.tensor_named]
-        if missing or len(family.members) != math.prod(len(items) for items in keys.values()):
-            yield Problem("SG202", f"family '{family.name}' does not have the members that its keys say", where)
+        if missing or not _whole(family):
+            message = f"family '{family.name}' does not have the members that its keys say"
+            yield Problem("SG202", message, where, "declare one tensor per combination of the keys' items")
         if family.slots is None:
             continue
         if family.slots < 1:
@@ -298,7 +307,7 @@ class _Tasks:
         if task.stream is not None:
             fault = name_fault(task.stream)
             if fault is not None:
-                yield Problem("SG204", f"the stream name '{quoted(task.stream)}' {fault}", task.location)
+                yield Problem("SG204", f"the stream name '{quoted(task.stream)}' {fault}", task.location, "choose another name")
             elif task.stream in RESERVED - {MAIN}:
                 remedy = "write host: true" if task.stream == HOST else "choose another name"
                 yield Problem("SG204", f"'{task.stream}' is reserved and cannot name a stream", task.location, remedy)
@@ -322,7 +331,7 @@ class _Tasks:
         if source is None or target is None or any(_is_broken(end.name, self.broken) for end in (source, target)):
             return
         if Kind.RESOURCE in (source.kind, target.kind):
-            yield Problem("SG212", f"copy '{task.name}' names a resource, which has nothing to copy", where)
+            yield Problem("SG212", f"copy '{task.name}' names a resource, which has nothing to copy", where, "copy tensors")
             return
         if source.type is not None and target.type is not None and source.type.shape != target.type.shape:
             message = f"copy '{task.name}': '{source.name}' is {source.type}, '{target.name}' is {target.type}"
@@ -367,7 +376,8 @@ def _outputs(program: Program, places: Places, broken: Collection[str], written:
             problem = _unknown(program, "an output is", output.tensor, place, True)
             yield replace(problem, code="SG210")
         elif tensor.kind is Kind.RESOURCE:
-            yield Problem("SG210", f"output '{output.name}' is a resource, which holds nothing to return", place)
+            message = f"output '{output.name}' is a resource, which holds nothing to return"
+            yield Problem("SG210", message, place, "name a tensor")
         elif tensor.kind is Kind.VALUE and tensor.name not in written:
             yield Problem("SG210", f"output '{output.name}' is never written", place, "let a task write it")
 

@@ -16,6 +16,7 @@ HOSTILE = (
 
 def cameras(count: int = 4) -> Schedule:
     graph = Graph("cameras")
+    graph.stream("copy", priority="high")
     packet = graph.input("packet", "u8[3, 1080, 1920]", each={"cam": count}, device="cpu", pinned=True)
     frame = graph.buffer("frame", "u8[3, 1080, 1920]", each={"cam": count})
     batch = graph.buffer("batch", f"f16[{count}, 3, 640, 640]")

@@ -185,14 +185,14 @@ def required(program: Program, accesses: Accesses, place: dict[Name, Place]) -> 
                 add(("entry", run), (task.name, run))
             add((task.name, run), ("exit", run))
     hosts = [task.name for task in program.tasks if task.host]
-    if not any(access.turn for _, _, _, access, _ in touched):
-        for earlier, later in itertools.combinations(hosts, 2):
-            add((earlier, 0), (later, 0))
-            add((earlier, 1), (later, 1))
+    for earlier, later in itertools.combinations(hosts, 2):
+        add((earlier, 0), (later, 0))
+        add((earlier, 1), (later, 1))
     shown = {number for _, number in accesses.outputs}
     for _, _, name, access, _ in touched:
         storage = accesses.storages[access.storage]
-        if storage.host and access.mode is not Mode.READ and (access.storage in shown or storage.kind.value == "input"):
+        changed = storage.kind.value == "input" and access.mode is not Mode.READ
+        if storage.host and (access.storage in shown or changed):
             add((name, 0), ("host", 0))
             add((name, 1), ("host", 1))
     return before

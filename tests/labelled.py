@@ -328,6 +328,14 @@ RACY = (
     fork("the caller's work is recorded on a side lane", "record e5 @s1 # after entry\n" + FORKED, ("SG704", "event", "entry", "e5")),
     story("the hostwait for the run before waits for what nothing records", REFILL[0], REFILL_STEPS + "\nhostwait e7 previous", REFILL[1],
           expected=(("SG704", "event", "", "e7"),)),
+    story("of two readers that changed places the last to run counts", "one: left -> | two: left -> | fill: -> left",
+          """
+          record e9 @main # after entry
+          wait e9 @s1; launch two @s1; record e0 @s1 # after two
+          launch one @s1; record e1 @s1 # after one
+          wait e0 @main; launch fill @main; wait e1 @main
+          """,
+          "buffer b[4], view left=b[0:2]", expected=(("SG703", "WAR", "one", "fill"),)),
     story("exit does not join the host", "say!: ->", "launch say @host", expected=(("SG703", "exit", "say", "exit"),)),
     story("the copy through pinned memory is not waited for", "off/d2h: act -> pin | back/h2d: pin -> act2",
           """

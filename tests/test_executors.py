@@ -66,7 +66,8 @@ def play(schedule: Schedule, seed: int, pace: float, runs: int = 3, overwrite: b
         device.drain()
     verdicts = [same(result, expected) for result, expected in zip(results, expected_of(of, runs), strict=True)]
     results.clear()
-    gc.collect()
+    if len(device.free) < len(device.blocks):
+        gc.collect()
     assert len(device.free) == len(device.blocks), "memory is still held after close() and after the results are gone"
     return verdicts
 
@@ -158,7 +159,7 @@ def test_a_release_before_the_other_lane_is_done_gives_a_wrong_result() -> None:
     assert not all_pass(early, 60)
     at = next(i for i, step in enumerate(early.steps) if is_release_of(step, "h.1"))
     recorded = replace(early, steps=(*early.steps[:at], RecordStream("h.1", "main"), *early.steps[at:]))
-    assert all_pass(recorded, 60)
+    assert all_pass(recorded, 30)
 
 
 def is_release_of(step: Any, label: str) -> bool:
@@ -335,10 +336,7 @@ def test_a_task_that_raises_is_named_and_the_executor_runs_again(task: str, kind
     assert not any(stream.queue for stream in device.streams), "streams are drained"
     assert device.current is device.default
     del broken[task], caught
-    fresh = reference(of)
-    buffer_is_unspecified = task == "e"  # what it updates keeps whatever it held
-    if not buffer_is_unspecified:
-        assert same_after_drain(executor, of, 2, device, fresh.run(inputs_of(of, 2)).outputs)
+    assert same_after_drain(executor, of, 2, device, good[2])  # which does not depend on what the failed run did to `b`
     executor.close()
 
 

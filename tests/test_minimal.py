@@ -39,18 +39,18 @@ def oracle(schedule: Schedule) -> set[tuple[str, str]]:
     on_host = [name for name in order if lane[name] == HOST]
     if on_host:
         graph.add_edge(on_host[-1], "host")
-    for writer in caller_reads(program, lane, schedule):
-        graph.add_edge(writer, "host")
+    for user in caller_uses(program, lane, schedule):
+        graph.add_edge(user, "host")
     return {(a, b) for a, b in nx.transitive_reduction(graph).edges if lane[a] != lane[b]}
 
 
-def caller_reads(program: Program, lane: dict[str, str], schedule: Schedule) -> set[str]:
+def caller_uses(program: Program, lane: dict[str, str], schedule: Schedule) -> set[str]:
     found = set()
     for task, touched in zip(program.tasks, schedule.accesses.of_task, strict=True):
         for access in touched:
             storage = schedule.accesses.storages[access.storage]
-            visible = access.storage in schedule.accesses.output_storages or storage.kind is Kind.INPUT
-            if storage.host and visible and access.mode is not Mode.READ and lane[task.name] != HOST:
+            changed = storage.kind is Kind.INPUT and access.mode is not Mode.READ
+            if storage.host and (changed or access.storage in schedule.accesses.output_storages) and lane[task.name] != HOST:
                 found.add(task.name)
     return found
 

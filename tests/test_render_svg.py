@@ -106,6 +106,13 @@ def test_names_stay_inside_their_bars(schedule: Schedule) -> None:
             assert end <= right + 0.2
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+def test_names_of_lanes_end_before_their_rows_begin(schedule: Schedule) -> None:
+    for row in groups(drawn(schedule), "lane-row"):
+        for text in row.iter(f"{NAMESPACE}text"):
+            assert text_box(text, CHARACTER * (1.2 if text.get("class") == "lane" else 1.0))[2] < first_rect(row)[0]
+
+
 def test_labels_of_a_readable_picture_are_all_there() -> None:
     texts = [text for group in groups(drawn(cameras()), "wait") for text in group.iter(f"{NAMESPACE}text")]
     labels = [text.text for text in texts if text.get("class") == "why"]

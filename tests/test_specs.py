@@ -92,10 +92,9 @@ PROMISES: dict[str, Promise] = {
         implied=frozenset(every("red bw", range(4), 1)),
     ),
     "cameras": Promise(
-        "14 tasks, 4 lanes, 9 events, 9 waits, 1 host wait, 0 record_stream",
+        "14 tasks, 3 lanes, 8 events, 7 waits, 1 host wait, 0 record_stream",
         waits=frozenset(
-            every("upload preprocess", range(4)) | every("preprocess upload", range(2), 2)
-            | {("entry", "upload@0"), ("download", "host"), ("download", "exit"), ("preprocess@2", "stack")}
+            every("upload preprocess", range(4)) | every("preprocess upload", range(2), 2) | {("entry", "upload@0"), ("download", "host")}
         ),
         implied=frozenset({("upload@0", "upload@2"), ("preprocess@3", "stack")}),
     ),
@@ -290,20 +289,23 @@ def operators_of(name: str) -> ModuleType | None:
     return load_operators(str(path)) if path.exists() else None
 
 
-def inputs_of(name: str) -> dict[str, Any]:
+def inputs_of(name: str, device: str = "cpu") -> dict[str, Any]:
     """The four photographs for the cameras; the rest is made up."""
     if name != "cameras":
         return {}
     pytest.importorskip("PIL")
+    import torch
+
     from streamgraph.files import load_inputs
 
-    return dict(load_inputs(program_of(name), [f"packet@{cam}={SPECS / 'photos' / photo}.png" for cam, photo in enumerate(PHOTOS)]))
+    photos = [f"packet@{cam}={SPECS / 'photos' / photo}.png" for cam, photo in enumerate(PHOTOS)]
+    return dict(load_inputs(program_of(name), photos, torch.device(device)))
 
 
-def run_of(name: str, executor: str, **options: Any) -> Mapping[str, Any]:
+def run_of(name: str, executor: str, device: str = "cpu", **options: Any) -> Mapping[str, Any]:
     from streamgraph.runner import run
 
-    return run(path_of(name), inputs_of(name), ops=operators_of(name), device="cpu", executor=executor, **options)  # type: ignore[arg-type]
+    return run(path_of(name), inputs_of(name, device), ops=operators_of(name), device=device, executor=executor, **options)  # type: ignore[arg-type]
 
 
 def made_up_of(name: str) -> dict[str, Any]:
@@ -336,6 +338,19 @@ def test_early_release_changes_no_byte(name: str, executor: str):
 
     expected, found = run_of(name, "sequential"), run_of(name, executor, release="early")
     assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", NAMES)
+def test_a_spec_gives_on_a_gpu_what_one_stream_gives(name: str):
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    expected = run_of(name, "sequential", "cuda")
+    for options in ({}, {"streams": 3}, {"order": "auto", "release": "early"}):
+        found = run_of(name, "eager", "cuda", **options)
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
 @pytest.mark.parametrize("executor", ["sequential", "lanes"])
@@ -454,6 +469,10 @@ def test_every_yaml_block_of_the_reference_plans(block: str, tmp_path: Path):
     loaded = load(file)
     assert loaded.warnings == ()
     assert plan(loaded.program).counts.tasks == len(loaded.program.tasks)
+    if all(task.operator == "copy" or task.operator.startswith("aten.") for task in loaded.program.tasks):
+        from streamgraph.operators import resolve
+
+        assert len(resolve(loaded.program)) == len(loaded.program.tasks)
 
 
 def test_the_reference_names_every_key_of_the_language():

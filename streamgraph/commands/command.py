@@ -93,6 +93,7 @@ def _carried_out(report: Report, body: Callable[[], int | None], show_traceback:
         if show_traceback:
             traceback.print_exc()
         report.tell(error.problems)
+        report.next(f"explain {error.problems[0].code}")
         code = NO_DEVICE if isinstance(error, DeviceError) else FAILED if isinstance(error, TaskError) else WRONG
         report.close(code)
     except (KeyboardInterrupt, click.Abort):

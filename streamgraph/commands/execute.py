@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,6 +11,7 @@ import click
 from streamgraph.commands.command import command
 from streamgraph.commands.report import WRONG, Report, aligned, many
 from streamgraph.commands.source import STDIN, Planning, load_schedule, planning_options, shell
+from streamgraph.errors import quoted
 
 if TYPE_CHECKING:
     import torch
@@ -21,14 +23,20 @@ if TYPE_CHECKING:
 STATISTICS = ("smallest", "mean", "largest", "remark")
 
 
+def _device(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if re.fullmatch(r"auto|cpu|sim|cuda(:[0-9]{1,3})?", value) is None:
+        raise click.BadParameter(f"'{quoted(value)}' is none of auto, cpu, cuda, cuda:1, sim")
+    return value
+
+
 def running_options(function: Callable[..., int | None]) -> Callable[..., int | None]:
     """What every command that executes takes."""
     for option in (
-        click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True,
+        click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, metavar="N", show_default=True,
                      help="For `init: random`, and for torch's generators."),
-        click.option("--executor", default="auto", show_default=True, metavar="NAME",
-                     help="lanes (a host thread per lane; the CPU's default), eager (streams; the GPU's default), or sequential."),
-        click.option("--device", default="auto", show_default=True, metavar="NAME",
+        click.option("--executor", type=click.Choice(["auto", "lanes", "eager", "sequential"]), default="auto", show_default=True,
+                     help="lanes: a host thread per lane (the CPU's default); eager: streams (the GPU's); sequential: one after another."),
+        click.option("--device", default="auto", show_default=True, metavar="NAME", callback=_device,
                      help="auto, cpu, cuda, cuda:1, or sim: run nothing, predict times."),
         click.option("--input", "inputs", multiple=True, metavar="NAME=FILE",
                      help="Bind an input to a .npy, .pt, .safetensors or image file; a family to a folder or a pattern. Repeatable."),
@@ -67,8 +75,8 @@ def run(
         return None
     results = _Results(schedule, ops, inputs, device, executor, seed, check=not no_check)
     report.data |= results.to_dict()
-    report.result("\n".join([results.headline, "", lanes_table(schedule), "", figures.table(), ""]))
-    report.result("\n".join([*results.verdict(), *results.inputs_said(), *results.outputs_said()]))
+    lines = [results.headline, "", lanes_table(schedule), "", figures.table(), ""]
+    report.result("\n".join([*lines, *results.verdict(), *results.inputs_said(), *results.outputs_said()]))
     if output is not None:
         from streamgraph.files import save_outputs
 
@@ -85,6 +93,7 @@ def run(
 
 
 def _simulated(report: Report, schedule: Schedule, spec: str) -> None:
+    from streamgraph.commands.schedule import time_said
     from streamgraph.render.fit import duration
     from streamgraph.simulate import simulate
 
@@ -97,8 +106,7 @@ def _simulated(report: Report, schedule: Schedule, spec: str) -> None:
     ]
     report.result(f"{schedule.program.name}: nothing was run; times are simulated from the tasks' costs.\n")
     report.result(aligned(rows, right=frozenset({0, 1})))
-    gain = f"{timeline.speed_up:.2f}x as fast as on one stream ({duration(timeline.one_stream)})"
-    report.result(f"\nTime: {duration(timeline.makespan)}, {gain}")
+    report.result(f"\nTime: {time_said(timeline)}")
     if spec != STDIN:
         report.next(f"draw {shell(spec)}", f"run {shell(spec)}")
 
@@ -157,12 +165,10 @@ class _Results:
 
     def verdict(self) -> list[str]:
         """The comparison with the tasks one after another, and the predicted time."""
-        from streamgraph.render.fit import duration
+        from streamgraph.commands.schedule import time_said
         from streamgraph.simulate import simulate
 
-        timeline = simulate(self.schedule)
-        alone = duration(timeline.one_stream)
-        lines = [f"Time:    {duration(timeline.makespan)} instead of {alone} on one stream (simulated from the tasks' costs)"]
+        lines = [f"Time:    {time_said(simulate(self.schedule))}"]
         if self.checked == 0:
             lines.append("Check:   nothing to compare: the program has no outputs")
         elif self.checked is not None and self.differing:
@@ -191,8 +197,10 @@ class _Results:
             return []
         from streamgraph.calls import type_text
 
-        rows = [("result", "type", "smallest", "mean", "largest", "")]
-        rows += [(name, type_text(value), *_statistics(value)) for name, value in self.outputs.items()]
+        rows: list[tuple[str, ...]] = [("result", "type", "smallest", "mean", "largest", "")]
+        for name, value in self.outputs.items():
+            *figures, remark = _statistics(value)
+            rows.append((name, type_text(value), *("" if figure is None else f"{figure:.6g}" for figure in figures), remark))
         return ["", aligned(rows, right=frozenset({2, 3, 4}))]
 
     def to_dict(self) -> dict[str, Any]:
@@ -212,13 +220,13 @@ class _Results:
         }
 
 
-def _statistics(tensor: torch.Tensor) -> tuple[str, str, str, str]:
-    """Smallest, mean and largest element as text, and a remark about those that are not finite."""
+def _statistics(tensor: torch.Tensor) -> tuple[float | None, float | None, float | None, str]:
+    """The smallest element, the mean and the largest, of those that are finite; and a remark about the others."""
     import torch
 
     value = tensor.detach().cpu()
     if value.numel() == 0:
-        return "", "", "", "no elements"
+        return None, None, None, "no elements"
     if value.is_complex():
         value = value.abs()
         remark = "absolute values"
@@ -230,8 +238,8 @@ def _statistics(tensor: torch.Tensor) -> tuple[str, str, str, str]:
     if odd:
         remark = f"{many(odd, 'element')} not finite"
     if finite.numel() == 0:
-        return "", "", "", remark
-    return f"{float(finite.min()):.6g}", f"{float(finite.mean()):.6g}", f"{float(finite.max()):.6g}", remark
+        return None, None, None, remark
+    return float(finite.min()), float(finite.mean()), float(finite.max()), remark
 
 
 @command(

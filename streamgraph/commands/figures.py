@@ -37,22 +37,21 @@ class Figures:
 
     def table(self) -> str:
         """The figures in words, one line each."""
-        def fewer(count: int, by_hand: int, other: str) -> str:
-            return f"saved {by_hand - count:,} of {by_hand:,}, {other}" if by_hand > count else ""
+        def saved(count: int, by_hand: int, what: str) -> str:
+            return f"saved {by_hand - count:,}: {what} would be {by_hand:,}" if by_hand > count else ""
 
         rows = [
-            (f"{self.waits:,}", "wait" if self.waits == 1 else "waits",
-             fewer(self.waits, self.waits_by_hand, "one per pair of tasks to be ordered")),
-            (f"{self.events:,}", "event" if self.events == 1 else "events",
-             fewer(self.events, self.events_by_hand, "one per task that another lane depends on")),
-            (f"{self.record_streams:,}", "record_stream",
-             fewer(self.record_streams, self.record_streams_by_hand, "one per value and other lane that uses it")),
+            (many(self.waits, "wait"), saved(self.waits, self.waits_by_hand, "one for each pair of tasks to be ordered")),
+            (many(self.events, "event"), saved(self.events, self.events_by_hand, "one for each task that another lane depends on")),
+            (many(self.record_streams, "record_stream", "record_stream"),
+             saved(self.record_streams, self.record_streams_by_hand, "one for each value and other lane that uses it")),
         ]  # fmt: skip
         if self.host_waits:
-            noun = "host wait" if self.host_waits == 1 else "host waits"
-            rows.append((f"{self.host_waits:,}", noun, "before the host touches memory that the device uses"))
+            rows.append((many(self.host_waits, "host wait"), "before the host touches memory that the device uses"))
+        digits = max(text.index(" ") for text, _ in rows)
+        rows = [(text.rjust(digits + len(text) - text.index(" ")), why) for text, why in rows]
         hazards = f"{many(self.hazards, 'hazard')} ({self.across:,} between lanes) {'is' if self.hazards == 1 else 'are'} kept by"
-        return "\n".join([hazards, aligned(rows, right=frozenset({0}), indent="  ")])
+        return "\n".join([hazards, aligned(rows, indent="  ")])
 
 
 def figures_of(schedule: Schedule) -> Figures:

@@ -53,6 +53,8 @@ def plan(report: Report, spec: str, options: Planning, output: str | None, steps
     report.result(_table(schedule, timeline, figures))
     if steps:
         report.result("\n" + "\n".join(map(str, schedule.steps)))
+    if timeline.speed_up < 0.995:
+        report.say("By these costs one stream would be faster. Costs that you declare (`cost: 120us`) tell better than guesses from sizes.")
     if output is not None:
         write(output, schedule.to_json())
         report.data["file"] = output
@@ -77,11 +79,17 @@ def _lanes(schedule: Schedule) -> list[dict[str, object]]:
 
 
 def _table(schedule: Schedule, timeline: Timeline, figures: Figures) -> str:
+    host = ", one of them the host" if any(lane.is_host for lane in schedule.lanes) else ""
+    title = f"{schedule.program.name}: {many(len(schedule.lane_of), 'task')} on {many(len(schedule.lanes), 'lane')}{host}"
+    return "\n".join([title, "", lanes_table(schedule), "", figures.table(), "", f"Time: {time_said(timeline)}"])
+
+
+def time_said(timeline: Timeline) -> str:
+    """The predicted time beside that of one stream."""
     from streamgraph.render.fit import duration
 
-    title = f"{schedule.program.name}: {many(len(schedule.lane_of), 'task')} on {many(len(schedule.lanes), 'lane')}"
-    estimate = f"{duration(timeline.makespan)} instead of {duration(timeline.one_stream)} on one stream (simulated from the tasks' costs)"
-    return "\n".join([title, "", lanes_table(schedule), "", figures.table(), "", f"Time: {estimate}"])
+    alone = f"{timeline.speed_up:.2f}x as fast as on one stream ({duration(timeline.one_stream)})"
+    return f"{duration(timeline.makespan)} (simulated from the tasks' costs), {alone}"
 
 
 def lanes_table(schedule: Schedule) -> str:
@@ -143,7 +151,7 @@ def explain(report: Report, subject: str, tasks: tuple[str, ...], options: Plann
     With one TASK: all that it waits for, and all that waits for it. With two: what orders them, or that they may overlap. With none: every
     wait of the schedule with its reason. `entry`, `exit` and `host` are the caller before, after, and reading results.
     """
-    if re.fullmatch(r"SG\d+", subject, re.IGNORECASE) and not tasks:
+    if re.fullmatch(r"SG\d{0,9}", subject, re.IGNORECASE) and not tasks:
         _explain_code(report, subject.upper())
         return
     if len(tasks) > 2:
@@ -162,15 +170,12 @@ def explain(report: Report, subject: str, tasks: tuple[str, ...], options: Plann
 
 
 def _explain_code(report: Report, code: str) -> None:
-    import difflib
-
-    if code not in CATALOGUE:
-        near = difflib.get_close_matches(code, CATALOGUE, 3, 0.8)
-        remedy = f"did you mean {' or '.join(near)}?" if near else "codes are SG and three digits; docs/errors.md lists them"
-        raise click.BadParameter(f"'{quoted(code)}' is no error code: {remedy}", param_hint="CODE")
-    text = CATALOGUE[code]
-    report.data = {"code": code, "meaning": text}
-    report.result(f"{code}: {text}")
+    # The beginning of a code stands for its group: `SG3` lists what is wrong with reads and writes, `SG` everything.
+    found = {known: text for known, text in CATALOGUE.items() if known.startswith(code)}
+    if not found:
+        raise click.BadParameter(f"'{quoted(code)}' is no error code: `streamgraph explain SG` lists them all", param_hint="CODE")
+    report.data = {"codes": found}
+    report.result("\n".join(f"{known}: {text}" for known, text in found.items()))
 
 
 def _explain_waits(report: Report, schedule: Schedule, subject: str) -> None:

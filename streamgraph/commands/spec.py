@@ -9,7 +9,7 @@ import click
 
 from streamgraph.commands.command import command
 from streamgraph.commands.report import WRONG, Report, many
-from streamgraph.commands.source import load_program, param_option, shell, write
+from streamgraph.commands.source import STDIN, load_program, param_option, shell, write
 from streamgraph.errors import Problem, StreamgraphError
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def check(report: Report, specs: tuple[str, ...], ops: str | None, form: str, pa
         code = next((problem.code for problem in report.problems if problem.severity == "error"), None)
         report.next(*([f"explain {code}"] if code else []))
         return WRONG
-    report.next(f"plan {shell(specs[0])}", f"run {shell(specs[0])}" + (f" --ops {shell(ops)}" if ops else ""))
+    if STDIN not in specs:
+        report.next(f"plan {shell(specs[0])}", f"run {shell(specs[0])}" + (f" --ops {shell(ops)}" if ops else ""))
     return None
 
 
@@ -126,7 +127,8 @@ def expand(report: Report, spec: str, params: tuple[str, ...]) -> None:
         report.data = {"program": to_mapping(program)}
     else:
         report.result(to_yaml(program))
-    report.next(f"plan {shell(spec)}")
+    if spec != STDIN:
+        report.next(f"plan {shell(spec)}")
 
 
 @command(

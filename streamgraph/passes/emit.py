@@ -119,9 +119,11 @@ class _Writer:
         elif later == self.sync.exit:
             yield Reason("exit", "", self.name(earlier), EXIT)
         elif later > self.sync.exit:
-            for writer, storage in self.sync.caller_reads:
-                if writer == earlier:
-                    yield Reason("RAW", self.accesses.storages[storage].label, self.name(earlier), HOST)
+            task = self.assignment.order[earlier - 1]
+            for user, storage in self.sync.caller_uses:
+                if user == earlier:
+                    reads = all(a.mode is Mode.READ for a in self.accesses.of_task[task] if a.storage == storage)
+                    yield Reason("WAR" if reads else "RAW", self.accesses.storages[storage].label, self.name(earlier), HOST)
         else:
             pair = (self.assignment.order[earlier - 1], self.assignment.order[later - 1])
             place = _place(self.program.tasks[pair[1]].location)

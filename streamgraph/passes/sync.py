@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from streamgraph.model import Kind
 from streamgraph.passes.assign import Assignment
 from streamgraph.storages import Access, Accesses, Mode, meets
 
@@ -29,14 +30,14 @@ class Synchronization:
 
     `waits`: positions whose events the node waits for, oldest first. `previous_waits`: likewise, of the run before (host tasks only).
     `clocks`: what the node's lane knows to be done when the node starts, its own lane apart. `lane_of`: index into the assignment's lanes.
-    `caller_reads`: the writers that the caller's host waits for, with the storage. `release_edges`: those it was planned with.
+    `caller_uses`: the tasks that the caller's host waits for, with the storage. `release_edges`: those it was planned with.
     """
 
     waits: tuple[tuple[int, ...], ...]
     previous_waits: tuple[tuple[int, ...], ...]
     clocks: tuple[Clock, ...]
     lane_of: tuple[int, ...]
-    caller_reads: tuple[tuple[int, int], ...]
+    caller_uses: tuple[tuple[int, int], ...]
     release_edges: tuple[tuple[int, int, int], ...] = ()
 
     @property
@@ -57,12 +58,12 @@ def synchronize(
     added: dict[int, list[int]] = {}
     for earlier, later, _ in release_edges:
         added.setdefault(later, []).append(earlier)
-    reads = tuple(sorted((position[task], storage) for task, storage in _caller_reads(assignment, accesses, host)))
+    uses = tuple(sorted((position[task], storage) for task, storage in _caller_uses(assignment, accesses, host)))
     last_on: dict[int, int] = {lane: place for place, lane in enumerate(lane_of[:-2])}
 
     def predecessors(node: int) -> Iterator[int]:
         if node == count + 2:
-            yield from (writer for writer, _ in reads)
+            yield from (user for user, _ in uses)
             return
         if lane_of[node] not in (0, host):
             yield 0
@@ -83,7 +84,7 @@ def synchronize(
         snapshot.append(known[lane])
     clocks = tuple(snapshot)
     previous = _previous_waits(assignment, accesses, lane_of, clocks)
-    return Synchronization(tuple(waits), previous, clocks, lane_of, reads, release_edges)
+    return Synchronization(tuple(waits), previous, clocks, lane_of, uses, release_edges)
 
 
 def uncovered(earlier: Iterable[int], lane: int, lane_of: Sequence[int], known: Clock, clocks: Sequence[Clock]) -> tuple[int, ...]:
@@ -106,13 +107,13 @@ def join(known: Clock, other: Clock, lane: int, node: int) -> Clock:
     return tuple(max(mine, theirs, node if index == lane else -1) for index, (mine, theirs) in enumerate(zip(known, other, strict=True)))
 
 
-def _caller_reads(assignment: Assignment, accesses: Accesses, host: int) -> Iterator[tuple[int, int]]:
-    """Device tasks that write host memory which the caller looks at: outputs, and inputs updated in place."""
+def _caller_uses(assignment: Assignment, accesses: Accesses, host: int) -> Iterator[tuple[int, int]]:
+    """Device tasks that use host memory which is then the caller's: outputs, to read and to change, and inputs that a task writes."""
     for task, touched in enumerate(accesses.of_task):
         for access in touched:
             storage = accesses.storages[access.storage]
-            seen = access.storage in accesses.output_storages or (storage.version == 0 and storage.kind.value == "input")
-            if storage.host and seen and access.mode is not Mode.READ and assignment.lane_of[task] != host:
+            changed = storage.kind is Kind.INPUT and access.mode is not Mode.READ
+            if storage.host and (changed or access.storage in accesses.output_storages) and assignment.lane_of[task] != host:
                 yield task, access.storage
 
 

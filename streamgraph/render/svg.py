@@ -13,11 +13,12 @@ from streamgraph.cost import DECLARED, DEFAULT, MEASURED
 from streamgraph.model import HOST, MAIN
 from streamgraph.render.arrows import CHARACTER, LINE, Box, Grid, Place, Point, Route, coordinate, crosses, place_labels, route, stub
 from streamgraph.render.fit import cells, duration, fitted, shown
-from streamgraph.render.scene import COPY, HOST_TASK, TO_DEVICE, TO_HOST, Arrow, Bar, Scene, make_scene
+from streamgraph.render.scene import COPY, HOST_TASK, TO_DEVICE, TO_HOST, Arrow, Bar, Row, Scene, make_scene
 from streamgraph.schedule import Schedule
 from streamgraph.simulate import Timeline
 
 MOST_BARS = 300
+LANE_CELLS = 22  # of a lane's name
 MOST_LABELS = 150  # arrows; beyond that their labels are in the titles only
 
 # Okabe and Ito's colours, told apart by all common kinds of colour vision (https://jfly.uni-koeln.de/color/). Vermilion is kept for the
@@ -80,8 +81,9 @@ class _Picture:
         self.schedule = schedule
         self.timeline = timeline
         self.scene = scene
-        gutter = max([9, *(min(22, cells(row.name)) for row in scene.rows)]) * CHARACTER * 1.2
-        self.left = SIDE + gutter + 14
+        names = [cells(fitted(shown(row.name), LANE_CELLS)) * 1.2 for row in scene.rows]
+        shares = [cells(self._share(row)) for row in scene.rows]
+        self.left = SIDE + max([9.0, *names, *shares]) * CHARACTER + 14
         self.width = 1180.0 if len(scene.bars) <= 60 else min(2400.0, 1180.0 + (len(scene.bars) - 60) * 6)
         self.right = self.width - SIDE
         self.zero, self.finish = self.left + EDGE, self.right - EDGE
@@ -164,18 +166,22 @@ class _Picture:
             _text(" · ".join(part for part in (reading, origin, self.scene.note) if part), SIDE, 65, "quiet small"),
         ]
 
+    def _share(self, row: Row) -> str:
+        end = self.timeline.makespan
+        level = "" if row.priority == "normal" else f", {row.priority}"
+        return (f"{100 * row.busy / end:.0f}% busy" if end > 0 else "idle") + level
+
     def _lanes(self) -> list[str]:
         parts: list[str] = []
         end = self.timeline.makespan
         for index, row in enumerate(self.scene.rows):
             top = self.grid.row_top(index)
-            level = f", {row.priority}" if row.priority != "normal" else ""
-            share = f"{100 * row.busy / end:.0f}% busy" if end > 0 else "idle"
+            priority = "" if row.priority == "normal" else f", {row.priority} priority"
             content = [
-                _title(f"lane {shown(row.name)}{level and f' ({row.priority} priority)'}: busy {duration(row.busy)} of {duration(end)}"),
+                _title(f"lane {shown(row.name)}{priority}: busy {duration(row.busy)} of {duration(end)}"),
                 _element("rect", class_="row", x=self.left, y=top, width=self.right - self.left, height=BAR, rx=3),
-                _text(fitted(shown(row.name), 22), SIDE, top + 14, "lane"),
-                _text(share + level, SIDE, top + 27, "quiet small"),
+                _text(fitted(shown(row.name), LANE_CELLS), SIDE, top + 14, "lane"),
+                _text(self._share(row), SIDE, top + 27, "quiet small"),
             ]
             parts.append(_element("g", "".join(content), class_="lane-row"))
         return parts

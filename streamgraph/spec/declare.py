@@ -84,13 +84,15 @@ class Declarations:
             scope = {**self.scope, **dict(zip((key for key, _ in keys), items, strict=True))} if keys else self.scope
             self.kinds[full_name] = kind
             if kind is Kind.VIEW:
-                self._views[len(self.tensors)] = (self._text(form.view or "", scope, (*path, "view")), path)
+                cut = self._text(form.view or "", scope, (*path, "view"))
+                if cut is not None:
+                    self._views[len(self.tensors)] = (cut, path)
                 self.tensors.append(Tensor(full_name, kind, note=form.note, location=where))
                 continue
             spelled = self._text(form.type, scope, (*path, "type")) if form.type is not None else None
             if spelled is not None and spelled not in typed:
                 typed[spelled] = self._type(spelled, name, (*path, "type"))
-            device = self._device(self._text(form.device or "device", scope, (*path, "device")), form, path)
+            device = self._device(self._text(form.device or "device", scope, (*path, "device")) or "device", form, path)
             init = self._text(form.init, scope, (*path, "init")) if form.init is not None else None
             self.tensors.append(
                 Tensor(full_name, kind, typed[spelled] if spelled else None, device, form.pinned, init, note=form.note, location=where)
@@ -200,20 +202,20 @@ class Declarations:
             return None
 
     def _device(self, spelled: str, form: TensorForm, path: Path) -> str:
-        if form.device is None or spelled == "cpu":
+        if form.device is None or path[1] in self.broken or spelled == "cpu":
             return spelled
         gpu = spelled in _THIS_DEVICE or spelled.startswith("cuda:")
         remedy = "leave it out: a tensor is on the run's device unless it says cpu" if gpu else "write cpu for host memory, or leave it out"
         self._report("SG105", f"tensor '{path[1]}' has the device '{quoted(spelled)}'", (*path, "device"), remedy)
         return "device"
 
-    def _text(self, text: str, scope: Scope, path: Path) -> str:
+    def _text(self, text: str, scope: Scope, path: Path) -> str | None:
         try:
             return interpolate(text, scope)
         except Unfit as error:
             self.report(placed(error.problem, self.document.place(path)))
             self.broken.add(str(path[1]))
-            return text
+            return None
 
     def _report(self, code: str, message: str, path: Path, remedy: str | None) -> None:
         self.report(Problem(code, message, self.document.place(path), remedy))

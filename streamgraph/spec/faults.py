@@ -52,6 +52,7 @@ _TRUST = frozenset({"allow", "ops", "trust", "registry", "trusted", "allow_list"
 _OF_THE_CALL = frozenset(
     {"iterations", "executor", "device", "order", "release", "costs", "seed", "inflight", "profile", "verify", "report", "loops", "repeat"}
 )
+_FALLBACK = "write what is expected here, or leave the key out"
 _ELSEWHERE = {
     "include": "a spec includes nothing: compose programs in Python",
     "extends": "a spec includes nothing: compose programs in Python",
@@ -130,12 +131,12 @@ def _problem(document: Document, error: Any, problems: list[Problem]) -> tuple[P
     if error["type"] == "streamgraph":
         at = (*loc, *context["at"])
         message = f"{_named(at)}: {context['message']}"
-        problems.append(Problem(context["code"], message, document.place(at), context["help"]))
+        problems.append(Problem(context["code"], message, document.place(at), context["help"] or _FALLBACK))
     elif error["type"] == "literal_error":
         message = f"{_named(loc)}: expected {context['expected']}"
-        problems.append(Problem("SG105", message, document.place(loc), None))
+        problems.append(Problem("SG105", message, document.place(loc), _FALLBACK))
     else:
-        problems.append(Problem("SG103", f"{_named(loc)}: {error['msg'][:1].lower()}{error['msg'][1:]}", document.place(loc)))
+        problems.append(Problem("SG103", f"{_named(loc)}: {error['msg'][:1].lower()}{error['msg'][1:]}", document.place(loc), _FALLBACK))
     _, depth = _place_of(loc)
     return loc[: depth + 1], None
 

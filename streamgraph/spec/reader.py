@@ -110,10 +110,10 @@ def read_file(path: str | os.PathLike[str]) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise SpecError(Problem("SG006", f"'{name}' cannot be read: {reason.lower()}", None, "check the path")) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise SpecError(Problem("SG006", f"'{name}' is not a regular file", None, "give the path of a spec file"))
     with os.fdopen(handle, "rb") as stream:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise SpecError(Problem("SG006", f"'{name}' is not a regular file", None, "give the path of a spec file"))
         raw = stream.read(LARGEST_FILE + 1)
     if len(raw) > LARGEST_FILE:
         raise SpecError(Problem("SG006", f"'{name}' is larger than {LARGEST_FILE >> 20} MiB", None, "build large programs in Python"))

@@ -70,7 +70,7 @@ def whole(value: object, at: Path = ()) -> int | str:
         return str(value)
     elif isinstance(value, Plain) and _INTEGER.match(value):
         number = int(value) if len(value) <= 20 else LARGEST_INTEGER + 1  # never int() of thousands of digits
-    elif isinstance(value, (Plain, float)) and not (isinstance(value, Plain) and value in _FLAGS):
+    elif isinstance(value, float) or (isinstance(value, Plain) and _NUMBER.match(value)):
         raise wrong("SG105", f"expected a whole number, got {described(value)}", "write decimal digits, without leading zeros", at)
     else:
         raise wrong("SG103", f"expected a whole number, got {described(value)}", None, at)

@@ -59,7 +59,7 @@ def unordered_pairs(schedule: Schedule, program: Program, accesses: Accesses, cl
         names = tasks[earlier % count].name, tasks[later % count].name
         yield Pair("conflict", storage, *names, clocks.point(earlier), clocks.point(later), across=later >= count > earlier)
     yield from _after(program, clocks)
-    yield from _host_order(program, accesses, clocks)
+    yield from _host_order(program, clocks)
     yield from _entry_and_exit(program, clocks)
     yield from _results(program, accesses, clocks)
     yield from _releases(schedule, program, accesses, clocks)
@@ -74,10 +74,8 @@ def _after(program: Program, clocks: Clocks) -> Iterator[Pair]:
                 yield Pair("after", -1, name, task.name, clocks.point(earlier), clocks.point(later))
 
 
-def _host_order(program: Program, accesses: Accesses, clocks: Clocks) -> Iterator[Pair]:
-    # Host tasks may print or write files, so they keep the order of declaration. The turns of a ring may demand another one.
-    if any(access.turn for touched in accesses.of_task for access in touched):
-        return
+def _host_order(program: Program, clocks: Clocks) -> Iterator[Pair]:
+    # Host tasks may print or write files, so they keep the order of declaration whatever they touch.
     host = clocks.lanes.index(HOST)
     on_host = [number for number, task in enumerate(program.tasks) if task.host and clocks.lane[number] == host]
     for earlier, later in pairwise(on_host):
@@ -107,12 +105,15 @@ def _entry_and_exit(program: Program, clocks: Clocks) -> Iterator[Pair]:
 
 
 def _results(program: Program, accesses: Accesses, clocks: Clocks) -> Iterator[Pair]:
+    # A result in host memory is the caller's to read and to change: every use of it comes first. Of an input only what is written is news.
     outputs, host = accesses.output_storages, clocks.host
-    seen = [storage.host and (number in outputs or storage.kind is Kind.INPUT) for number, storage in enumerate(accesses.storages)]
+    theirs = [storage.host and number in outputs for number, storage in enumerate(accesses.storages)]
+    shown = [storage.host and storage.kind is Kind.INPUT for storage in accesses.storages]
     for task, touched in enumerate(accesses.of_task):
         lane, position = clocks.lane[task], clocks.position[task]
         for access in touched:
-            if seen[access.storage] and access.mode is not Mode.READ and lane >= 0 and not host.follows(lane, position):
+            concerns = theirs[access.storage] or (shown[access.storage] and access.mode is not Mode.READ)
+            if concerns and lane >= 0 and not host.follows(lane, position):
                 yield Pair("result", access.storage, program.tasks[task].name, HOST, clocks.point(task), host)
 
 

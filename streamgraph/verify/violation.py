@@ -105,8 +105,11 @@ class Wording:
             return pair.kind, "", ""
         of_earlier = self._accesses_of(pair.earlier, pair.storage)
         if pair.kind == "result":
-            tensor = next(access.tensor for access in of_earlier if access.mode is not Mode.READ)
-            return "RAW", tensor, f"{{later}} reads '{tensor}' while {{earlier}} may still write it"
+            written = [access.tensor for access in of_earlier if access.mode is not Mode.READ]
+            if not written:
+                tensor = of_earlier[0].tensor
+                return "WAR", tensor, f"{{later}} may change '{tensor}' while {{earlier}} may still read it"
+            return "RAW", written[0], f"{{later}} reads '{written[0]}' while {{earlier}} may still write it"
         first, second = next(
             (first, second)
             for first in of_earlier
