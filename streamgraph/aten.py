@@ -144,9 +144,9 @@ def convert(value: object, parameter: Parameter, *, trusted: bool = False) -> An
         return value
     if parameter.is_list:
         if not isinstance(value, list | tuple):
-            if not parameter.takes_one:
+            if not parameter.repeats:
                 raise ValueError(f"'{name}' is a list")
-            return _scalar(value, base, name)
+            return [_scalar(value, base, name)] * parameter.repeats
         return [_scalar(item, base, name) for item in value]
     return _scalar(value, base, name)
 

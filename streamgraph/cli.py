@@ -77,9 +77,9 @@ def _misused(error: click.ClickException, arguments: Sequence[str]) -> int:
 
 def _version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from streamgraph import __version__
+        import streamgraph
 
-        Report("").result(f"streamgraph {__version__}")
+        Report("").result(f"streamgraph {streamgraph.__version__}")
         context.exit()
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamgraph.binding import Given, bind, made_up, written_in_place
 from streamgraph.calls import Call, empty_for, operands, tensors_in, type_text
+from streamgraph.errors import DeviceError, Problem, quoted
 from streamgraph.model import Program
 from streamgraph.plan import Order, Release, Spec, Streams, as_program, plan
 from streamgraph.runner import ExecutorName, with_outputs
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from streamgraph.executors import Executor
+    from streamgraph.executors.device import Device
     from streamgraph.operators import Operator, Operators
 
 Digest = tuple[str, "torch.Tensor"]
@@ -105,12 +107,15 @@ def compare(
     """
     import torch
 
+    from streamgraph.executors.device import find
+
     if outputs is not None:
         spec = with_outputs(as_program(spec, params), outputs)
         params = None
     schedule = plan(spec, params=params, streams=streams, order=order, release=release)
     program = schedule.program
-    location = location_of(device)
+    where = find(device)
+    location = where.location
     name = executor if executor != "auto" else ("lanes" if location.type == "cpu" else "eager")
     invented = made_up(program, inputs or {}, location, seed)
     written = written_in_place(program, schedule.accesses)
@@ -120,7 +125,7 @@ def compare(
         fresh = {key: copied(value) if key in written else value for key, value in tensors.items()}
         torch.manual_seed(seed)
         witness = _Witness()
-        running = _executor(schedule, which, ops, location, seed, witness)
+        running = _executor(schedule, which, ops, where, seed, witness)
         try:
             finished = running.run(fresh)
             if location.type == "cuda":
@@ -145,18 +150,6 @@ def compare(
     return Comparison(
         schedule, name, str(location), len(program.tasks), results, first, tuple(differing), repeatable, tuple(invented)
     )
-
-
-def location_of(device: str) -> torch.device:
-    """The torch device of a run on `auto`, `cpu`, `cuda` or `cuda:N`.
-
-    Raises:
-        DeviceError: SG606, it is not here.
-    """
-    from streamgraph.runner import _location, _Options
-
-    _Options(device, "auto", 0)
-    return _location(device)
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -208,18 +201,21 @@ class _Witness:
         """The operator, noted. A copy becomes a plain call that does the same, since executors do not call its function."""
         call = operator.call
         function = partial(_copy, call, location) if call.is_copy else operator.function
-        return replace(operator, function=partial(self._noted, call, function), call=replace(call, is_copy=False))
+        # What a device task writes to host memory may still be on its way when the call returns: it is hashed on the stream as well.
+        hashed_on = None if call.host or location.type == "cpu" else location
+        noted = partial(self._noted, call, function, hashed_on)
+        return replace(operator, function=noted, call=replace(call, is_copy=False))
 
-    def _noted(self, call: Call, function: Any, *positional: Any, **keywords: Any) -> Any:
+    def _noted(self, call: Call, function: Any, hashed_on: torch.device | None, *positional: Any, **keywords: Any) -> Any:
         result = function(*positional, **keywords)
         slots = [*zip(call.positional, positional, strict=True), *((slot, keywords[name]) for name, slot in call.keywords)]
         written = [pair for slot, value in slots for pair in zip(operands(slot), tensors_in(value), strict=True)]
-        noted = [(operand.tensor, _digest(tensor)) for operand, tensor in written if operand.mode is not Mode.READ]
+        noted = [(operand.tensor, _digest(tensor, hashed_on)) for operand, tensor in written if operand.mode is not Mode.READ]
         if call.returns:
             returned = tuple(result) if call.returns_sequence else (result,)
             # What is not a tensor is an error that the executor finds right after this.
             pairs = zip(call.returns, returned, strict=False)
-            noted += [(place.tensor, _digest(value)) for place, value in pairs if _is_tensor(value)]
+            noted += [(place.tensor, _digest(value, hashed_on)) for place, value in pairs if _is_tensor(value)]
         self.digests[call.task] = tuple(noted)
         return result
 
@@ -253,31 +249,32 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
-def _digest(tensor: torch.Tensor) -> Digest:
-    """The type and the hash, computed on the tensor's device and the current stream; nothing waits for it."""
+def _digest(tensor: torch.Tensor, device: torch.device | None = None) -> Digest:
+    """The type and the hash, computed on `device` (None: where the tensor is) and its current stream; nothing waits for it."""
     import torch
 
-    flat = _bytes(tensor.detach().contiguous())
+    here = tensor.detach() if device is None else tensor.detach().to(device, non_blocking=True)
+    flat = _bytes(here.contiguous())
     if flat.storage_offset() % 8:
         flat = flat.clone()
     whole = flat.numel() // 8 * 8
-    total = torch.zeros(2, dtype=torch.int64, device=tensor.device)
-    weights = torch.tensor(_WEIGHTS, dtype=torch.int64).to(tensor.device, non_blocking=True)
+    total = torch.zeros(2, dtype=torch.int64, device=flat.device)
     for number, part in enumerate((*torch.split(flat[:whole].view(torch.int64), _CHUNK), flat[whole:].to(torch.int64))):
         place = torch.arange(1, part.numel() + 1, dtype=torch.int64, device=part.device) + number * _CHUNK
         mixed = part ^ (part >> 29)
-        for column in range(2):
-            total[column] += (mixed * (place * weights[column] | 1)).sum()
+        for column, weight in enumerate(_WEIGHTS):
+            total[column] += (mixed * (place * weight | 1)).sum()
     return type_text(tensor), total
 
 
 def _executor(
-    schedule: Schedule, name: str, ops: Operators | None, location: torch.device, seed: int, witness: _Witness
+    schedule: Schedule, name: str, ops: Operators | None, device: Device, seed: int, witness: _Witness
 ) -> Executor:
-    from streamgraph.executors.device import CudaDevice, Device, HostDevice
     from streamgraph.operators import resolve
 
-    device: Device = HostDevice() if location.type == "cpu" else CudaDevice(location.index)
+    location = device.location
+    if name not in ("sequential", "eager") and (name != "lanes" or location.type != "cpu"):
+        raise DeviceError(Problem("SG606", f"the executor '{quoted(name)}' cannot run on {location}", None, "use sequential or eager"))
 
     def operators(program: Program) -> tuple[Operator, ...]:
         return tuple(witness.watched(operator, location) for operator in resolve(program, ops, str(location)))
@@ -286,7 +283,7 @@ def _executor(
         from streamgraph.executors.sequential import SequentialExecutor, without_rings
 
         return SequentialExecutor(schedule.program, operators(without_rings(schedule.program)), device, seed)
-    if name == "lanes" and location.type == "cpu":
+    if name == "lanes":
         from streamgraph.executors.lanes import LanesExecutor
 
         return LanesExecutor(schedule, operators(schedule.program), seed)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from streamgraph import __version__
+import streamgraph
 
 OK, INFO, MISSING = "ok", "info", "missing"
 OPTIONAL = (
@@ -43,7 +43,7 @@ def examine() -> tuple[Finding, ...]:
 
 
 def _software() -> Iterator[Finding]:
-    yield Finding("streamgraph", __version__, INFO)
+    yield Finding("streamgraph", streamgraph.__version__, INFO)
     yield Finding("Python", f"{platform.python_version()} ({platform.system()} {platform.machine()})", INFO)
     for package in ("networkx", "pydantic", "PyYAML", "click", "rich"):
         found = _version(package)

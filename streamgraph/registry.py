@@ -110,7 +110,7 @@ class Parameter:
     default: Any
     is_write: bool
     is_out: bool
-    takes_one: bool  # a list that also takes a single number, `int[2]`
+    repeats: int | None  # `int[2]` also takes one number, which stands for two
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def schema_of(overload: OpOverload) -> Schema:
                 argument.default_value if argument.has_default_value() else None,
                 alias is not None and alias.is_write,
                 argument.is_out,
-                getattr(argument, "N", None) is not None,  # torch's type stubs do not know it
+                getattr(argument, "N", None),  # torch's type stubs do not know it
             )
         )
     kinds = [str(returned.real_type) for returned in raw.returns]

@@ -21,9 +21,8 @@ from streamgraph.schedule import Schedule
 from streamgraph.validate import near
 
 if TYPE_CHECKING:
-    import torch
-
     from streamgraph.executors import Executor
+    from streamgraph.executors.device import Device
     from streamgraph.operators import Operators
 
 ExecutorName: TypeAlias = Literal["auto", "sequential", "lanes", "eager", "graph"]
@@ -52,8 +51,7 @@ def run(
     schedule = _schedule(spec, params, streams, order, release, costs, outputs)
     if options.simulated:
         return Result({}, schedule, costs=costs)
-    location = _location(options.device)
-    invented = made_up(schedule.program, inputs or {}, location, seed)
+    invented = made_up(schedule.program, inputs or {}, _find(options.device).location, seed)
     with Runner(schedule, ops=ops, device=device, executor=executor, costs=costs, seed=seed) as runner:
         return runner._run({**invented, **(inputs or {})}, tuple(invented))
 
@@ -123,10 +121,11 @@ class Runner:
         self._executor: Executor | None = None
         if options.simulated:
             return
-        self._location = _location(options.device)
+        device_layer = _find(options.device)
+        self._location = device_layer.location
         self._written = written_in_place(schedule.program, schedule.accesses)
         self._bound = bind(schedule.program, inputs or {}, self._location, written=self._written, complete=False)
-        self._executor = _executor(schedule, ops, options, self._location)
+        self._executor = _executor(schedule, ops, options, device_layer)
         # Lanes and left-over values must be wound up in order even if nobody calls `close`.
         self._finalizer = weakref.finalize(self, self._executor.close)
         self._finalizer.atexit = False
@@ -189,6 +188,12 @@ class Runner:
 
     def __repr__(self) -> str:
         return f"<Runner of '{self.schedule.program.name}': {self.schedule.counts}{', closed' if self._closed else ''}>"
+
+
+def _find(device: str) -> Device:
+    from streamgraph.executors.device import find
+
+    return find(device)
 
 
 class _Options:
@@ -258,32 +263,15 @@ def with_outputs(program: Program, names: Iterable[str]) -> Program:
     )
 
 
-def _location(device: str) -> torch.device:
-    """The torch device of a run on `device`.
-
-    Raises:
-        DeviceError: SG606, it is not here.
-    """
-    import torch
-
-    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    from streamgraph.executors.device import CudaDevice
-
-    _, _, index = device.partition(":")
-    return CudaDevice(int(index) if index else None).location
-
-
-def _executor(schedule: Schedule, ops: Operators | None, options: _Options, location: torch.device) -> Executor:
-    from streamgraph.executors.device import CudaDevice, Device, HostDevice
+def _executor(schedule: Schedule, ops: Operators | None, options: _Options, device: Device) -> Executor:
     from streamgraph.operators import resolve
 
+    location = device.location
     on_cpu = location.type == "cpu"
     name = options.executor if options.executor != "auto" else ("lanes" if on_cpu else "eager")
     if name == "lanes" and not on_cpu:
         message = "the executor 'lanes' (a host thread per lane) runs on the CPU only, so far"
         raise DeviceError(Problem("SG606", message, None, f"use executor='eager' on {location}, or device='cpu'"))
-    device: Device = HostDevice() if on_cpu else CudaDevice(location.index)
     if name == "sequential":
         from streamgraph.executors.sequential import SequentialExecutor, without_rings
 

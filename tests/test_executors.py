@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -272,6 +273,26 @@ def test_lanes_take_over_the_callers_torch_state_at_each_run() -> None:
     finally:
         torch.set_num_threads(threads)
         executor.close()
+
+
+def test_many_runs_on_many_lanes_with_threads_switching_all_the_time() -> None:
+    made = Graph("braid")
+    made.input("x", "i64[8]")
+    for number in range(48):
+        reads = ["x"] if number < 8 else [f"v{number - 8}", f"v{number - 8 + (1 if number % 8 < 7 else -7)}"]
+        made.task(f"t{number}", "mix", reads=reads, writes=f"v{number}", stream=f"lane{number % 8}")
+    for number in range(40, 48):
+        made.output(f"v{number}")
+    of = made.program()
+    executor, right = lanes(plan(of)), expected_of(of, 1)[0]
+    inputs, interval = inputs_of(of, 0), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        verdicts = [same(executor.run(inputs).outputs, right) for _ in range(50)]
+    finally:
+        sys.setswitchinterval(interval)
+        executor.close()
+    assert verdicts == [True] * 50
 
 
 def test_buffers_made_in_inference_mode_can_be_updated_outside() -> None:

@@ -17,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import streamgraph
 from streamgraph import registry
 from streamgraph.builder import Graph
 from streamgraph.calls import check_returned, describe
@@ -632,3 +633,11 @@ def test_programs_without_aten_resolve_without_torch() -> None:
         "resolve(g.program()); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_one_number_stands_for_a_list_of_them_where_the_schema_says_so() -> None:
+    sizes = {"x": "f32[1, 3, 8, 8]", "w": "f32[4, 3, 3, 3]"}
+    tensors = {name: {"type": text, "kind": "input", "init": "random"} for name, text in sizes.items()}
+    task = {"run": "aten.conv2d", "reads": ["x", "w"], "writes": "y", "const": {"stride": 2}}
+    spec = {"streamgraph": 1, "name": "conv", "tensors": tensors, "tasks": {"conv": task}, "outputs": ["y"]}
+    assert tuple(streamgraph.run(spec, device="cpu")["y"].shape) == (1, 4, 3, 3)

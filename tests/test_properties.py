@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import streamgraph.plan
 from streamgraph.hazards import Hazard, find_hazards, task_graph
 from streamgraph.model import Program
 from streamgraph.plan import plan
@@ -122,8 +122,9 @@ def test_a_planner_that_overlooks_one_hazard_is_caught(program: Program, data: s
         return tuple(h for h in find_hazards(of, accesses) if (h.earlier, h.later) != gone)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streamgraph.plan, "find_hazards", blind)
-        patch.setattr(streamgraph.plan, "ensure", lambda schedule: schedule)
+        planner = importlib.import_module("streamgraph.plan")  # the package's own `plan` is the function
+        patch.setattr(planner, "find_hazards", blind)
+        patch.setattr(planner, "ensure", lambda schedule: schedule)
         schedule = plan(program)
     sound = plan(program)
     if [s for s in schedule.steps if isinstance(s, Wait | HostWait | Launch)] == [

@@ -410,7 +410,7 @@ def test_a_view_of_an_undeclared_value_asks_for_its_type() -> None:
     ],
 )
 def test_a_wrong_task_is_reported_once(task: str, codes: list[str]) -> None:
-    assert [problem.code for problem in problems(f"tensors: {{x: f32[1]}}\ntasks:\n  t: {task}\n")] == codes
+    assert [problem.code for problem in problems(f"tensors:\n  x: f32[1]\ntasks:\n  t: {task}\n")] == codes
 
 
 def test_a_task_that_cannot_be_expanded_is_not_missed_later() -> None:
@@ -453,7 +453,7 @@ def test_two_families_over_one_key_that_update_one_buffer_are_warned_of() -> Non
 @pytest.mark.parametrize(
     "body",
     [
-        "tensors: {h: 'f32[1]'}\ntasks:\n  g:\n    each: {layer: 3}\n    tasks:\n      a: {run: f, updates: h}\n      b: {run: f, updates: h}\n",
+        "tensors: {h: 'f32[1]'}\ntasks:\n  g: {each: {layer: 3}, tasks: {a: {run: f, updates: h}, b: {run: f, updates: h}}}\n",
         INTERLEAVED.replace("mlp: {each: {layer: 3}", "mlp: {each: {other: 3}"),
         INTERLEAVED.replace('{h: "f32[1]"}', "{h: {kind: resource}}"),
         "tensors: {h: {type: 'f32[1]', each: {i: 3}}}\ntasks:\n"
@@ -484,7 +484,8 @@ parms: {cams: 2}
 tensors:
   frame: {type: "u8[3, $cams]", each: {cam: $cams}, kind: input, devise: cpu}
   batch: f16[$cams, 3
-  half:  {type: "f16[2]", pinned: yes}
+  half:  {type: "f16[2]"}
+  quart: {type: "f16[2]", pinned: yes}
   front: {view: "half[0:9]"}
 tasks:
   load:  {each: {cam: $cams}, run: load, reads: frame@$cma, writes: image@$cam}
@@ -497,17 +498,17 @@ EXPECTED = [
     ("SG101", "3:1", "did you mean 'params'?"),
     ("SG101", "5:66", "did you mean 'device'?"),
     ("SG106", "6:10", "dtype and the shape"),
-    ("SG103", "7:35", "true or false"),
-    ("SG208", "8:17", "dimension of size 2"),
-    ("SG109", "10:49", "did you mean '$cam'?"),
-    ("SG101", "11:23", "did you mean 'reads'?"),
-    ("SG202", "11:40", "frame@0, frame@1"),
-    ("SG201", "12:29", "did you mean 'out'?"),
-    ("SG104", "12:41", "120us"),
-    ("SG302", "13:42", "updates: half"),
-    ("SG203", "13:56", "did you mean 'load'?"),
-    ("SG103", "14:17", "copy: a -> b"),
-    ("SG101", "14:22", "did you mean 'after'?"),
+    ("SG103", "8:35", "true or false"),
+    ("SG208", "9:17", "dimension of size 2"),
+    ("SG109", "11:49", "did you mean '$cam'?"),
+    ("SG101", "12:23", "did you mean 'reads'?"),
+    ("SG202", "12:40", "frame@0, frame@1"),
+    ("SG201", "13:29", "did you mean 'out'?"),
+    ("SG104", "13:41", "120us"),
+    ("SG302", "14:43", "updates: half"),
+    ("SG203", "14:57", "did you mean 'load'?"),
+    ("SG103", "15:17", "copy: a -> b"),
+    ("SG101", "15:22", "did you mean 'after'?"),
 ]
 
 

@@ -120,13 +120,14 @@ class _Results:
         import torch
 
         from streamgraph.binding import made_up, written_in_place
-        from streamgraph.compare import copied, delta, location_of
+        from streamgraph.compare import copied, delta
+        from streamgraph.executors.device import find
         from streamgraph.files import load_inputs
         from streamgraph.operators import load_operators
         from streamgraph.runner import Runner
 
         self.schedule, self.seed = schedule, seed
-        location = location_of(device)
+        location = find(device).location
         operators = load_operators(ops) if ops else None
         given = load_inputs(schedule.program, inputs, location)
         self.made_up = made_up(schedule.program, given, location, seed)
@@ -263,12 +264,12 @@ def compare(
     if device == "sim":
         raise click.UsageError("a simulated run computes nothing that could be compared: use --device cpu or cuda")
     from streamgraph.compare import compare as compared
-    from streamgraph.compare import location_of
+    from streamgraph.executors.device import find
     from streamgraph.files import load_inputs
     from streamgraph.operators import load_operators
 
     schedule = load_schedule(report, spec, options, outputs)
-    given = load_inputs(schedule.program, inputs, location_of(device))
+    given = load_inputs(schedule.program, inputs, find(device).location)
     operators = load_operators(ops) if ops else None
     found = compared(schedule, given, ops=operators, device=device, executor=cast(Any, executor), seed=seed)
     report.data = _to_dict(found)

@@ -218,6 +218,18 @@ class CudaDevice:
         return torch.cuda.is_current_stream_capturing()
 
 
+def find(name: str) -> Device:
+    """The device that a run on `name` uses: "cpu", "cuda", "cuda:1", or "auto", which is CUDA where there is some.
+
+    Raises:
+        DeviceError: SG606, it is not here.
+    """
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return HostDevice()
+    _, _, index = name.partition(":")
+    return CudaDevice(int(index) if index else None)
+
+
 def _missing(device: str, why: str) -> Problem:
     remedy = "device='cpu' runs the same schedule on host threads; device='sim' predicts times"
     return Problem("SG606", f"device '{device}' is not here: {why}", None, remedy)

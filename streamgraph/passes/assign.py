@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Literal
 
-from streamgraph.model import HOST, MAIN, Program
+from streamgraph.model import HOST, MAIN, OUTPUT_PREFIX, Program
 from streamgraph.schedule import Lane
 from streamgraph.storages import Accesses
 
@@ -112,7 +112,8 @@ def _place(
                 begin[0] = max(begin[0] - HANDOVER, 0.0)  # an output made on lane 0 needs no record_stream
             last = max(earlier, key=lambda p: (finish[p], -p), default=None)
             home = lane_of[last] if last is not None else 0
-            lane = min(candidates, key=lambda c: (begin[c], c == len(lanes), c != home, c))
+            preferred = 0 if task in to_caller else home
+            lane = min(candidates, key=lambda c: (begin[c], c == len(lanes), c != preferred, c))
             if lane == len(lanes):
                 lanes.append(Lane(_fresh(taken)))
                 available.append(0.0)
@@ -135,7 +136,8 @@ def _outputs_on_main(program: Program, to_caller: set[int | None], open_lanes: l
     record_stream."""
     if any(task.stream == MAIN for task in program.tasks):
         return
-    made = {lane: sum(lane_of[task] == lane for task in to_caller if task is not None) for lane in open_lanes}
+    declared = [task for task in to_caller if task is not None and not program.tasks[task].name.startswith(OUTPUT_PREFIX)]
+    made = {lane: sum(lane_of[task] == lane for task in declared) for lane in open_lanes}
     best = max(open_lanes, key=lambda lane: (made[lane], -lane))
     swap = {0: best, best: 0}
     lane_of[:] = [swap.get(lane, lane) for lane in lane_of]

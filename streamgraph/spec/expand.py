@@ -296,7 +296,9 @@ class _Expander:
         if stream is not None and "$" in stream:
             stream = self._text(stream, scope, (*path, "stream"))
         cost = self._cost(self._text(form.cost, scope, (*path, "cost")), (*path, "cost")) if form.cost is not None else None
-        operator = "copy" if form.copy_ is not None else self._text(form.run, scope, (*path, "run")) if form.run is not None else "unknown"
+        operator = "unknown" if form.run is None else self._text(form.run, scope, (*path, "run"))
+        if form.copy_ is not None and template.entries:
+            operator = "copy"
         after = self._after(name, (*inherited.after, *self._texts(template.after, scope))) if inherited.after or template.after else ()
         if wild:
             self.wild.append((len(self.tasks), seen))

@@ -85,7 +85,8 @@ def check_form(document: Document) -> Checked:
             errors = error.errors(include_url=False, include_input=False)
         fixes = [_problem(document, item, problems) for item in errors]
         for path, new in fixes:
-            mended.add(_declaration(path))
+            if new is None:  # under its right name nothing is lost
+                mended.add(_declaration(path))
             _mend(data, path, new)
     return Checked(None, tuple(problems), frozenset(mended))
 

@@ -187,13 +187,22 @@ def _plain(value: Any, task: Task, key: str, depth: int) -> Any:
         return int(value)
     if isinstance(value, float) and math.isfinite(value):
         return value
-    if depth < DEEPEST // 2 and isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, Mapping)) and depth > DEEPEST - 4:  # the spec, tasks, task and const are four levels
+        raise _unwritable(task, key, "nested too deeply")
+    if isinstance(value, (list, tuple)):
         return [_plain(item, task, key, depth + 1) for item in value]
-    if depth < DEEPEST // 2 and isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+    if isinstance(value, Mapping):
+        odd = [name for name in value if not isinstance(name, str)]
+        if odd:
+            raise _unwritable(task, key, f"a mapping with the key {quoted(repr(odd[0]), 40)}")
         return {name: _plain(item, task, key, depth + 1) for name, item in value.items()}
+    raise _unwritable(task, key, f"{type(value).__name__} {quoted(repr(value), 40)}")
+
+
+def _unwritable(task: Task, key: str, what: str) -> SpecError:
+    message = f"constant '{quoted(key)}' of task '{task.name}' is {what}, which is not plain data"
     remedy = "null, true, false, 64-bit integers, finite floats, text, lists and mappings can be written"
-    message = f"constant '{quoted(key)}' of task '{task.name}' is {type(value).__name__} {quoted(repr(value), 40)}: not plain data"
-    raise SpecError(Problem("SG103", message, task.location, remedy))
+    return SpecError(Problem("SG103", message, task.location, remedy))
 
 
 def _time(cost: float) -> str:
@@ -207,7 +216,7 @@ def _time(cost: float) -> str:
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_.@]*(?: -> [A-Za-z_][A-Za-z0-9_.@]*)?\Z")
 _BARE_TIME = re.compile(r"[0-9]+(\.[0-9]+)?us\Z")
 _BARE_TYPE = re.compile(r"[a-z0-9]+\[[0-9, ]*\]\Z")
-_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})  # the last six only for other readers of YAML
+_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off"})  # the last four only for other readers of YAML
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 

@@ -1,0 +1,97 @@
+"""What the README and the documentation promise is what happens."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import streamgraph
+from streamgraph.hazards import find_hazards
+from streamgraph.plan import plan
+from streamgraph.render import render
+from streamgraph.spec import load, loads
+from streamgraph.storages import trace
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+SPEC = "specs/prefetch.streamgraph.yaml"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_spec_is_the_one_that_is_shown_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    (text,) = blocks("yaml")
+    assert loads(text).program == load(SPEC).program
+
+
+def test_the_figures_are_those_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    schedule = plan(SPEC)
+    hazards = len(find_hazards(schedule.program, trace(schedule.program)[0]))
+    counts = schedule.counts
+    said = f"{hazards} hazards → **{counts.waits} waits, {counts.events} events, {counts.record_streams} `record_stream`**"
+    assert said in README
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "docs" / "pictures").glob("*.svg")))
+def test_the_pictures_are_fresh(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mend with: streamgraph draw specs/NAME.streamgraph.yaml -o docs/pictures/NAME.svg."""
+    monkeypatch.chdir(ROOT)
+    assert render(plan(f"specs/{name}.streamgraph.yaml"), "svg") == (ROOT / "docs" / "pictures" / f"{name}.svg").read_text()
+
+
+def test_console_blocks_print_what_they_show() -> None:
+    shown = blocks("console")
+    assert shown
+    for block in shown:
+        command, _, output = block.partition("\n")
+        assert command.startswith("$ streamgraph ")
+        arguments = shlex.split(command.removeprefix("$ "))
+        done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == output.strip()
+
+
+def test_python_blocks_run_and_the_hand_written_one_is_python() -> None:
+    by_hand, ours = blocks("python")
+    ast.parse(by_hand)
+    names: dict[str, object] = {}
+    exec(compile(ours, "README.md", "exec"), names)
+    runner_result = names["second"]
+    assert isinstance(runner_result, torch.Tensor)
+    assert tuple(runner_result.shape) == (64, 256)
+
+
+def test_the_test_command_is_what_ci_runs() -> None:
+    _, test = blocks("sh")
+    assert test.strip().endswith("&& pytest")
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert "pytest" in lines
+
+
+def test_the_first_command_runs_the_main_job() -> None:
+    command = blocks("sh")[0].strip().split(" && ")[1]
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)], cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "equal to the tasks one after another" in done.stdout
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_versions_agree() -> None:
+    assert f'version = "{streamgraph.__version__}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"## {streamgraph.__version__}" in (ROOT / "CHANGELOG.md").read_text()
