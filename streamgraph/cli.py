@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from streamgraph.commands import execute, schedule, spec, start
+from streamgraph.commands import compare, run, schedule, spec, start
 from streamgraph.commands.report import FINE, INTERRUPTED, USAGE, Report
 
 PATH = """\
@@ -93,7 +93,7 @@ def cli(context: click.Context) -> None:
 
 
 for _command in (
-    start.init, spec.check, schedule.plan, schedule.explain, schedule.draw, execute.run, execute.compare,
+    start.init, spec.check, schedule.plan, schedule.explain, schedule.draw, run.run, compare.compare,
     spec.expand, spec.schema, start.doctor,
 ):  # fmt: skip
     cli.add_command(_command)

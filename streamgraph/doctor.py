@@ -83,7 +83,7 @@ def _device(index: int) -> Iterator[Finding]:
     for name, priority in (("normal", 0), ("high", -1)):
         made = [torch.cuda.Stream(index, priority=priority) for _ in range(70)]  # type: ignore[no-untyped-call]
         handles = {stream.cuda_stream for stream in made}
-        remark = "PyTorch hands the same streams out again after these: a schedule can have no more lanes" if name == "normal" else None
+        remark = "PyTorch hands the same ones out again after these: a schedule has no more of a priority" if name == "normal" else None
         yield Finding(f"streams, {name} priority", str(len(handles)), OK, remark)
     yield Finding("pinned memory", *_pinned())
     backend = torch.cuda.get_allocator_backend()

@@ -58,10 +58,12 @@ def _walk(slot: str | None, events: list[tuple[int, int, Access]], found: list[H
     for turn, task, access in events:
         box, mode = access.box, access.mode
         for other_box, other, other_turn in writers:
-            if other == task or not meets(other_box, box):
+            # One task with two occupants of a slot would have to come after itself: an edge to itself makes it a cycle (SG303).
+            if (other == task and other_turn == turn) or not meets(other_box, box):
                 continue
             if mode is Mode.WRITE and any(
-                (other_turn, other) < (read_turn, reader) < (turn, task) and (contains(read, other_box) or contains(read, box))
+                (other_turn, other) < (read_turn, reader) < (turn, task) and reader not in (other, task) and (contains(read, other_box)
+                or contains(read, box))
                 for read, reader, read_turn in readers
             ):
                 continue  # a reader in between follows `other` and precedes us
@@ -71,7 +73,7 @@ def _walk(slot: str | None, events: list[tuple[int, int, Access]], found: list[H
             readers.append((box, task, turn))
             continue
         for other_box, other, other_turn in readers:
-            if other != task and meets(other_box, box):
+            if (other != task or other_turn != turn) and meets(other_box, box):
                 found.append(Hazard(other, task, "WAR", access.tensor if slot is None or other_turn == turn else slot))
         writers = [entry for entry in writers if not contains(box, entry[0])]
         # A task's own read stays on the frontier of a part that its own write does not replace; covered entries go.
@@ -107,7 +109,9 @@ def ensure_acyclic(program: Program, graph: nx.DiGraph[int]) -> None:
         return
     cycle = [edge[0] for edge in nx.find_cycle(graph, source=range(len(program.tasks)))]
     start = cycle.index(min(cycle))
-    names = [program.tasks[index].name for index in cycle[start:] + cycle[:start]]
+    names = [f"'{program.tasks[index].name}'" for index in cycle[start:] + cycle[:start]]
+    needed_by = f"{names[0]} uses two that share a slot" if len(names) == 1 else f"{' -> '.join([*names, names[0]])} would each have to
+    wait for the next"
     problems = []
     for family in program.families:
         needed = _smallest(program, family)
@@ -117,8 +121,7 @@ def ensure_acyclic(program: Program, graph: nx.DiGraph[int]) -> None:
         problems.append(
             Problem(
                 "SG303",
-                f"ring '{family.name}' has {family.slots} slots, but more of its members are needed at once: "
-                f"{' -> '.join([*names, names[0]])} would each have to wait for the next",
+                f"ring '{family.name}' has too few slots ({family.slots}), more of its members are needed at once: {needed_by}",
                 place,
                 f"give it slots: {needed}, or use each member up before the next one is filled",
             )

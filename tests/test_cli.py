@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -372,6 +373,17 @@ def test_a_saved_schedule_may_come_from_stdin(invoke: Invoke) -> None:
     assert invoke("plan", "-", input=saved).stdout == invoke("plan", "two.yaml").stdout
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes in the file system")
+@pytest.mark.parametrize("command", ["check", "plan", "draw", "explain", "expand", "run", "compare"])
+def test_what_is_no_regular_file_is_told_and_never_waited_for(command: str, invoke: Invoke) -> None:
+    os.mkfifo("pipe.yaml")
+    Path("folder.yaml").mkdir()
+    for spec in ("pipe.yaml", "folder.yaml", "none.yaml"):
+        result = invoke(command, spec)
+        assert result.exit_code == 1, spec
+        assert "SG006" in result.stderr
+
+
 def test_explain_answers_for_one_task_for_two_and_for_all_waits(invoke: Invoke) -> None:
     assert "load (RAW b): wait" in invoke("explain", "two.yaml", "work").stdout
     assert "work waits for load" in invoke("explain", "two.yaml", "work", "load").stdout
@@ -410,7 +422,9 @@ def test_long_lanes_are_shortened_and_json_lists_all(invoke: Invoke) -> None:
     lines = "".join(f"  t{i}: {{run: aten.relu, reads: x, writes: h{i}, stream: main}}\n" for i in range(60))
     spec = f'streamgraph: 1\ntensors:\n  x: {{type: "f32[1]", kind: input}}\ntasks:\n{lines}'
     Path("long.yaml").write_text(spec, encoding="utf-8")
-    assert "... and 36 more" in invoke("plan", "long.yaml").stdout
+    shown = invoke("plan", "long.yaml").stdout
+    assert "... and 36 more" in shown
+    assert max(map(len, shown.splitlines())) <= 100
     assert len(data_of(invoke("plan", "long.yaml", "--json"))["lanes"][0]["tasks"]) == 60
     Path("family.yaml").write_text(
         'streamgraph: 1\ntensors:\n  x: {type: "f32[1]", kind: input}\n'

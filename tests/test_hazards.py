@@ -146,6 +146,17 @@ def test_a_ring_with_too_few_slots_names_the_tasks_and_the_smallest_ring_that_wo
     assert "sum" in problem.message
 
 
+@pytest.mark.parametrize("kind", ["reads", "updates"])
+def test_one_task_cannot_use_two_occupants_of_one_slot(kind: str) -> None:
+    graph = Graph("ring")
+    w = graph.buffer("w", "f32[4]", each={"layer": 2}, slots=1, over="layer")
+    graph.task("first", "mix", writes=w[0])
+    graph.task("both", "mix", **{kind: w[0]}, writes=w[1])
+    with pytest.raises(SpecError, match="'both' uses two that share a slot") as caught:
+        plan(graph)
+    assert "slots: 2" in str(caught.value.problems[0].help)
+
+
 def brute_force(of: Program) -> nx.DiGraph:
     """Every conflicting pair, whatever lies between, by comparing all pairs of accesses."""
     accesses = trace(of)[0]
@@ -153,7 +164,7 @@ def brute_force(of: Program) -> nx.DiGraph:
     graph.add_nodes_from(range(len(of.tasks)))
     every = [(task, access) for task, touched in enumerate(accesses.of_task) for access in touched]
     for (first, mine), (second, theirs) in itertools.combinations(every, 2):
-        if first == second or mine.storage != theirs.storage or not meets(mine.box, theirs.box):
+        if (first, mine.turn) == (second, theirs.turn) or mine.storage != theirs.storage or not meets(mine.box, theirs.box):
             continue
         if mine.mode is Mode.READ and theirs.mode is Mode.READ:
             continue

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamgraph.errors import CATALOGUE, Problem, SpecError
-from streamgraph.spec import load, loads
+from streamgraph.spec import declare, expand, load, loads
 
 HEAD = "streamgraph: 1\n"
 CANARY = "streamgraph_canary"
@@ -199,15 +199,45 @@ def test_a_crash_of_the_parser_would_be_seen() -> None:
     assert (done.returncode, done.stdout) == (0, "SpecError\n")
 
 
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits of expansion, a hundredth of what they are, so that reaching them takes no time."""
+    for limit in ("MOST_TASKS", "MOST_ACCESSES", "_MOST_FORMS", "_MOST_CHARACTERS"):
+        monkeypatch.setattr(expand, limit, getattr(expand, limit) // 100)
+    monkeypatch.setattr(declare, "MOST_ITEMS", declare.MOST_ITEMS // 10)
+
+
+@pytest.mark.usefixtures("small")
 def test_a_spec_of_many_tasks_is_refused_before_it_is_expanded() -> None:
     text = HEAD + "tasks:\n  g:\n    each: {a: 1000}\n    tasks:\n      h:\n        each: {b: 1000}\n        tasks:\n"
     text += "          t: {each: {c: 1000}, run: f}\n"
     assert "SG105" in {problem.code for problem in problems(text)}
 
 
+@pytest.mark.usefixtures("small")
 def test_an_after_of_everything_is_refused_before_memory_is_gone() -> None:
-    text = HEAD + "tasks:\n  a: {each: {i: 10000}, run: f}\n  b: {each: {i: 10000}, run: f, after: a}\n"
+    text = HEAD + "tasks:\n  a: {each: {i: 1000}, run: f}\n  b: {each: {i: 1000}, run: f, after: a}\n"
     assert "SG105" in {problem.code for problem in problems(text)}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "tasks:\n  g: {each: {a: 100000}, tasks: {h: {each: {b: 100000}, tasks: {}}}}\n",
+        "tasks:\n  g: {each: {a: 100000}, tasks: {h: {each: {b: 100000}, tasks: {t: {each: {c: $no}, run: f}}}}}\n",
+        "tensors:\n" + "".join(f"  w{n}: {{type: 'f32[1]', each: {{a: 30000}}}}\n" for n in range(5)),
+        f"tasks:\n  t: {{each: {{a: 100000}}, run: f, const: {{a: {'$a' * 30000}}}}}\n",
+        f"tasks:\n  t: {{each: {{a: 100000}}, run: f, reads: '{'$a' * 30000}'}}\n",
+        f"tasks:\n  t: {{each: {{a: [{'w' * 250}]}}, run: f, reads: '{'$a' * 30000}'}}\n",
+        f"tensors:\n  x: {{type: 'f32[{'1, ' * 5000}1]'}}\n",
+        f"tasks:\n  t: {{run: f, reads: '{'$(' * 30000}'}}\n",
+    ],
+    ids=["idle groups", "failing groups", "tensors", "constants", "names", "amplified text", "dimensions", "expressions"],
+)  # fmt: skip
+@pytest.mark.usefixtures("small")
+def test_what_would_fill_memory_or_time_is_refused(body: str) -> None:
+    found = problems(HEAD + body)
+    assert {problem.code for problem in found} & {"SG105", "SG106", "SG007", "SG110"}
 
 
 # --- files --------------------------------------------------------------------------------------------------------------------------

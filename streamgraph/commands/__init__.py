@@ -6,7 +6,9 @@
     start      init, doctor
     spec       check, expand, schema
     schedule   plan, explain, draw
-    execute    run, compare
+    figures    what a schedule needs, beside what one would write by hand
+    run        run
+    compare    compare
 
 At the top of these modules stand click and the standard library only, so that `--help` is quick; the rest is imported inside the commands.
 """

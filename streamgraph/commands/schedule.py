@@ -94,17 +94,14 @@ def time_said(timeline: Timeline) -> str:
 
 def lanes_table(schedule: Schedule) -> str:
     """The tasks of each lane, in the order in which they are issued; long lists are shortened."""
-    rows: list[tuple[str, str]] = []
-    for lane in schedule.lanes:
+    labels = {lane: lane.name if lane.priority == "normal" else f"{lane.name} ({lane.priority} priority)" for lane in schedule.lanes}
+    left = max(4, *(len(label) for label in labels.values()))
+    lines = [f"{'lane':<{left}}  tasks, in order"]
+    for lane, label in labels.items():
         names = [task for task, its in schedule.lane_of.items() if its == lane.name]
         if lane.is_host and not names:
             names = ["(runs no task: the caller waits there for results)"]
-        label = lane.name if lane.priority == "normal" else f"{lane.name} ({lane.priority} priority)"
-        rows.append((label, "\n".join(_wrapped(_together(names)))))
-    left = max(len(label) for label, _ in rows)
-    lines = [f"{'lane':<{left}}  tasks, in order"]
-    for label, text in rows:
-        first, *rest = text.split("\n")
+        first, *rest = _wrapped(_together(names), width() - left - 2)
         lines += [f"{label:<{left}}  {first}".rstrip(), *(" " * (left + 2) + line for line in rest)]
     return "\n".join(lines)
 
@@ -126,9 +123,9 @@ def _together(names: Iterable[str]) -> list[str]:
     return parts
 
 
-def _wrapped(parts: list[str]) -> list[str]:
-    """The parts with commas, in lines that fit the terminal; no part is broken."""
-    room, lines = width() - 24, [""]
+def _wrapped(parts: list[str], room: int) -> list[str]:
+    """The parts with commas, in lines of at most `room` characters; no part is broken."""
+    lines = [""]
     for number, part in enumerate(parts):
         text = part + ("," if number < len(parts) - 1 else "")
         if lines[-1] and len(lines[-1]) + 1 + len(text) > room:

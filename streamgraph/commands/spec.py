@@ -52,10 +52,11 @@ def check(report: Report, specs: tuple[str, ...], ops: str | None, form: str, pa
         failed |= bool(errors)
         files.append({"file": spec, "ok": not errors, "errors": len(errors), "warnings": warnings})
         said = f" ({many(warnings, 'warning')})" if warnings else ""
+        name = "<stdin>" if spec == STDIN else spec
         if errors:
-            report.say(f"{spec}: {many(len(errors), 'error')}{said}")
+            report.say(f"{name}: {many(len(errors), 'error')}{said}")
         elif program is not None:
-            report.say(f"{spec}: fine, {facts}{said}")
+            report.say(f"{name}: fine, {facts}{said}")
     if form == "github":
         report.result("\n".join(map(_annotation, report.problems)))
     report.data = {"files": files}

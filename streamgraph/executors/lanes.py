@@ -220,9 +220,16 @@ class LanesExecutor:
 
 
 def _by_lane(schedule: Schedule) -> dict[str, tuple[tuple[int, Step], ...]]:
-    """Each lane's steps with their place in issue order; `main` first, lanes without a step left out. Host waits belong to lane `host`."""
+    """Each lane's steps with their place in issue order; `main` first, lanes without a step left out. Host waits belong to lane `host`.
+
+    A release that rests on `record_stream` is left out too: it is safe for an allocator that waits for the recorded lane, but here the
+    owner's thread would drop the reference before that lane has even begun. The value goes with the run instead.
+    """
+    recorded = {step.storage for step in schedule.steps if isinstance(step, RecordStream)}
     found: dict[str, list[tuple[int, Step]]] = {schedule.lanes[0].name: []}
     for number, step in enumerate(schedule.steps):
+        if isinstance(step, Release) and step.storage in recorded:
+            continue
         lane = HOST if isinstance(step, HostWait) else step.lane
         found.setdefault(lane, []).append((number, step))
     return {lane: tuple(steps) for lane, steps in found.items()}

@@ -8,7 +8,7 @@ from traceback import walk_tb
 
 import torch
 
-from streamgraph.calls import check_alias, check_returned, describe, run_copy
+from streamgraph.calls import check_alias, check_kept, check_returned, describe, layouts, run_copy
 from streamgraph.errors import Location, Problem, TaskError, quoted
 from streamgraph.executors.memory import Cells
 from streamgraph.operators import Operator
@@ -30,8 +30,10 @@ def launch(operator: Operator, cells: Cells, location: torch.device, lane: str, 
         returned = run_copy(call, cells, location, lane)
     else:
         positional, keywords = call.arguments(cells)
+        before = layouts(call, positional, keywords) if check else ()
         result = operator.function(*positional, **keywords)
         if check:
+            check_kept(call, before, lane)
             returned = check_returned(call, result, cells, location, lane)
             check_alias(call, returned, cells, operator.constants(), lane)
         elif call.returns:
@@ -49,7 +51,8 @@ def failure(error: BaseException, operator: Operator, cells: Cells, lane: str) -
     """
     if isinstance(error, TaskError) or not isinstance(error, Exception):
         return error
-    words = f"raised {type(error).__name__}" + (f": {error}" if str(error) else "")
+    said = str(error).strip().split("\n")[0]  # torch adds a C++ trace; the cause has all of it
+    words = f"raised {type(error).__name__}" + (f": {said}" if said else "")
     message = f"task '{operator.call.task}' @{lane}: {describe(operator.call, cells)} {quoted(words, 500)}"
     frame = _frame_of_user(error)
     problem = Problem("SG601", message, operator.call.location, None, (("raised here", frame),) if frame is not None else ())

@@ -5,7 +5,9 @@
     faults       what does not fit the schema -> Problems; mends the data, so that the rest is still looked at
     interpolate  `$name`, `$(...)` and `each`
     declare      tensors: types, families, views
-    expand       tasks: groups, wildcards, `after`; -> Program
+    template     one entry of `tasks`: what all of its members share
+    resolve      names that stand for several things: families, groups, `name@*`
+    expand       tasks, group by group and item by item; -> Program
     write        Program -> YAML, in its expanded form
 
 A spec is data. Nothing here imports what a spec names.
@@ -23,7 +25,7 @@ from typing import Any
 
 from streamgraph.errors import Location, Problem, SpecError, by_place
 from streamgraph.model import Program
-from streamgraph.spec.expand import expand
+from streamgraph.spec.expand import expand_spec
 from streamgraph.spec.faults import check_form
 from streamgraph.spec.reader import Document, read, read_file, read_mapping
 from streamgraph.spec.schema import json_schema
@@ -79,7 +81,7 @@ def _program(document: Document, params: Mapping[str, object] | None, name: str)
     problems = list(checked.problems)
     if checked.spec is None:
         raise SpecError(*_collapsed(problems))
-    expansion = expand(checked, document, params, name)
+    expansion = expand_spec(checked, document, params, name)
     program = finish(expansion.program, expansion.places)
     found = by_place([*problems, *expansion.problems, *check(program, expansion.places, expansion.broken)])
     if any(problem.severity == "error" for problem in found):

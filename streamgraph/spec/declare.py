@@ -16,6 +16,8 @@ from streamgraph.validate import near
 from streamgraph.views import Item, UntypedBase, parse_cut, view
 
 Report = Callable[[Problem], None]
+_MOST_DIMENSIONS = 64  # as in PyTorch
+_MOST_FORMS = 20_000_000
 _THIS_DEVICE = ("gpu", "cuda", "device", "default")
 
 
@@ -53,6 +55,8 @@ class Declarations:
         self.kinds: dict[str, Kind] = {}
         self.broken: set[str] = set()
         self._views: dict[int, tuple[str, Path]] = {}  # number in tensors -> the text of its view
+        self._unfit: set[Path] = set()  # what could not be interpolated for one member is not tried for the next
+        self._forms = 0
         self._groupings: list[tuple[str, tuple[str, ...], Path]] = []
 
     def add(self, name: str, form: TensorForm) -> None:
@@ -62,6 +66,10 @@ class Declarations:
             self.broken.add(name)
         keys = read_keys(form.each, self.scope, self.document, path, self.report)
         if keys is None:
+            self.broken.add(name)
+            return
+        if len(self.tensors) + count(keys) > MOST_ITEMS:
+            self._report("SG105", f"a program has at most {MOST_ITEMS} declared tensors", path, "make it smaller")
             self.broken.add(name)
             return
         slots = self._slots(form, path)
@@ -195,7 +203,10 @@ class Declarations:
 
     def _type(self, spelled: str, name: str, path: Path) -> TensorType | None:
         try:
-            return parse_type(spelled)
+            made = parse_type(spelled)
+            if len(made.shape) > _MOST_DIMENSIONS:
+                raise ValueError(f"a tensor has at most {_MOST_DIMENSIONS} dimensions, not {len(made.shape)}")
+            return made
         except ValueError as error:
             self._report("SG106", quoted(error, 300), path, "write the dtype and the shape, like f16[8, 3]")
             self.broken.add(name)
@@ -210,9 +221,15 @@ class Declarations:
         return "device"
 
     def _text(self, text: str, scope: Scope, path: Path) -> str | None:
+        if "$" not in text or path in self._unfit:
+            return None if path in self._unfit else text
+        self._forms += text.count("$")
         try:
+            if self._forms > _MOST_FORMS:
+                raise Unfit("SG105", f"the tensors hold more than {_MOST_FORMS} '$' forms", "make it smaller")
             return interpolate(text, scope)
         except Unfit as error:
+            self._unfit.add(path)
             self.report(placed(error.problem, self.document.place(path)))
             self.broken.add(str(path[1]))
             return None

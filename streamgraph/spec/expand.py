@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamgraph.errors import Location, Problem, quoted
 from streamgraph.model import OUTPUT_PREFIX, Argument, Kind, Output, Program, Stream, Task, Tensor, parse_time
 from streamgraph.spec.declare import Declarations, placed, read_keys, whole_number
 from streamgraph.spec.faults import Checked
-from streamgraph.spec.interpolate import KEY, Scope, Unfit, combinations, interpolate, member, value_of
-from streamgraph.spec.reader import Document, Path, Plain
+from streamgraph.spec.interpolate import KEY, Scope, Unfit, combinations, interpolate, member
+from streamgraph.spec.reader import Document, Path
 from streamgraph.spec.resolve import Earlier, Members, Texts
 from streamgraph.spec.schema import Entry, Spec, TaskForm
+from streamgraph.spec.template import COPY, Template, frozen, make_template
 from streamgraph.validate import LONGEST_NAME, MOST_ACCESSES, MOST_TASKS, near
 
-_COPY = re.compile(r"\s*(\S+)\s*->\s*(\S+)\s*\Z")
-_NOT_OF_A_GROUP = ("reads", "writes", "updates", "const", "cost", "host")
 _MOST_PROBLEMS = 10_000
+_MOST_CHARACTERS = 200_000_000  # made by interpolation, all in all
+_MOST_FORMS = 20_000_000  # `$` forms computed, all in all: some 20 seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Expansion:
     broken: frozenset[str]
 
 
-def expand(checked: Checked, document: Document, params: Mapping[str, object] | None, name: str) -> Expansion:
+def expand_spec(checked: Checked, document: Document, params: Mapping[str, object] | None, name: str) -> Expansion:
     """The program that a checked spec declares, under `name` unless it has its own."""
     assert checked.spec is not None, "bug in streamgraph: nothing to expand"
     return _Expander(checked.spec, checked, document).run(params or {}, name)
@@ -45,20 +45,6 @@ def expand(checked: Checked, document: Document, params: Mapping[str, object] | 
 
 class _TooLarge(Exception):
     """The program has more tasks or accesses than allowed; expansion stops."""
-
-
-@dataclass(slots=True)
-class _Template:
-    """What is the same for all tasks that one entry of `tasks` becomes."""
-
-    name: str
-    path: Path
-    form: TaskForm
-    where: Location | None
-    entries: tuple[tuple[str, Entry, Location | None, Argument | None], ...]  # an Argument if nothing in it varies
-    const: tuple[tuple[str, Any], ...] | None
-    after: Texts
-    updated: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +68,10 @@ class _Expander:
         self.tasks = self.earlier.tasks
         self.wild: list[tuple[int, list[tuple[str, Entry, tuple[str, ...], Location | None]]]] = []
         self.failed: set[str] = set()
-        self.templates: dict[Path, _Template] = {}
+        self.templates: dict[Path, Template] = {}
         self.costs: dict[str, float | None] = {}
-        self.accesses = 0
+        self.accesses = self.steps = self.characters = self.forms = 0
+        self.unfit: set[Path] = set()  # texts that could not be interpolated for one member are not tried for the next
 
     def report(self, problem: Problem) -> None:
         if len(self.problems) < _MOST_PROBLEMS:
@@ -100,7 +87,7 @@ class _Expander:
         try:
             self._body(self.spec.tasks, (), self.scope, _Inherited())
         except _TooLarge:
-            message = f"a program has at most {MOST_TASKS} tasks and {MOST_ACCESSES} accesses"
+            message = f"a spec expands to at most {MOST_TASKS} tasks, {MOST_ACCESSES} accesses and {_MOST_CHARACTERS} characters"
             self._report("SG105", message, ("tasks",), "make it smaller")
         self.declared.finish(self.values)
         tensors = (*self.declared.tensors, *(Tensor(value, Kind.VALUE, location=place) for value, place in self.values.items()))
@@ -148,10 +135,9 @@ class _Expander:
 
     def _outputs(self, members: Members) -> Iterator[Output]:
         given = self.spec.outputs
-        single = len(given) == 1 and not isinstance(self.document.data.get("outputs"), (list, Mapping))
         named = list(given.items()) if isinstance(given, dict) else [(number, text) for number, text in enumerate(given)]
         for key, text in named:
-            path: Path = ("outputs",) if single else ("outputs", key)
+            path: Path = ("outputs", key)
             try:
                 name = interpolate(text, self.scope)
             except Unfit as error:
@@ -168,11 +154,15 @@ class _Expander:
 
     def _body(self, forms: Mapping[str, TaskForm], path: Path, scope: Scope, inherited: _Inherited) -> None:
         # Recursion is as deep as groups nest, which the depth of a file bounds.
-        shared: dict[str, list[tuple[_Template, tuple[str, ...]]]] = {}
+        shared: dict[str, list[tuple[Template, tuple[str, ...]]]] = {}
         for name, form in forms.items():
             here: Path = (*path, "tasks", name)
-            template = self.templates.get(here) or self._template(name, form, here)
+            template = self.templates.get(here)
+            if template is None:
+                template = self.templates[here] = make_template(name, form, here, self.document, self.mended, self.report)
             start = len(self.tasks)
+            if name in self.failed:
+                continue
             keys = read_keys(form.each, scope, self.document, here, self.report) if form.each is not None else ()
             if keys is None:
                 self._gave_up(template)
@@ -182,12 +172,15 @@ class _Expander:
             for items in combinations(keys):
                 inner = {**scope, **dict(zip(names, items, strict=True))} if keys else scope
                 first = len(self.tasks)
+                self.steps += 1  # groups can go round without making a task
+                if self.steps > MOST_TASKS:
+                    raise _TooLarge
                 all_items = inherited.items + items
                 if form.tasks is None:
                     self._task(template, inner, inherited, all_items)
                     continue
                 stream = self._text(form.stream, inner, (*here, "stream")) if form.stream is not None else inherited.stream
-                self._body(form.tasks, here, inner, _Inherited(all_items, (*inherited.after, *self._texts(template.after, inner)), stream))
+                self._body(form.tasks, here, inner, _Inherited(all_items, (*inherited.after, *self._after_texts(template, inner)), stream))
                 if all_items:
                     self.earlier.stands_for(member(name, all_items), first)
             if form.tasks is not None or keys or inherited.items:
@@ -197,7 +190,7 @@ class _Expander:
             if keys and form.tasks is None:
                 self._interleaving(template, names, shared)
 
-    def _interleaving(self, template: _Template, keys: tuple[str, ...], shared: dict[str, list[tuple[_Template, tuple[str, ...]]]]) -> None:
+    def _interleaving(self, template: Template, keys: tuple[str, ...], shared: dict[str, list[tuple[Template, tuple[str, ...]]]]) -> None:
         for tensor, times in template.updated.items():
             if times < 2 or self.declared.kinds.get(tensor) is Kind.RESOURCE:
                 continue
@@ -213,56 +206,7 @@ class _Expander:
                     break
             shared.setdefault(tensor, []).append((template, keys))
 
-    def _template(self, name: str, form: TaskForm, path: Path) -> _Template:
-        where = self.document.key_place(path)
-        given = [key for key, value in (("run", form.run), ("copy", form.copy_), ("tasks", form.tasks)) if value is not None]
-        if len(given) > 1:
-            message = f"task '{name}' has {' and '.join(given)}"
-            self._report("SG212", message, (*path, given[1]), "one of run, copy and tasks says what a task does")
-        elif not given and path not in self.mended:
-            self.report(Problem("SG102", f"task '{name}' has neither run, copy nor tasks", where, "write run: and the name of an operator"))
-        odd: list[str] = []
-        if form.tasks is not None:
-            odd = [key for key in _NOT_OF_A_GROUP if key in form.model_fields_set]
-        elif form.copy_ is not None:
-            odd = [key for key in _NOT_OF_A_GROUP[:4] if key in form.model_fields_set]
-        if odd:
-            what, remedy = ("group", "write it at the tasks inside") if form.tasks is not None else ("copy", "copy: a -> b says it all")
-            self._report("SG212", f"{what} '{name}' has {', '.join(odd)}", (*path, odd[0]), remedy)
-        after = tuple(
-            (text, self.document.place((*path, "after", number) if self._is_list(path, "after") else (*path, "after")))
-            for number, text in enumerate(form.after)
-        )  # fmt: skip
-        const = tuple((key, _frozen(value)) for key, value in (form.const or {}).items()) if not _varies(form.const) else None
-        template = _Template(name, path, form, where, tuple(self._entries(form, path)), const, after)
-        self.templates[path] = template
-        return template
-
-    def _is_list(self, path: Path, key: str) -> bool:
-        node: Any = self.document.data
-        for part in (*path, key):
-            node = node[part]
-        return isinstance(node, list)
-
-    def _entries(self, form: TaskForm, path: Path) -> Iterator[tuple[str, Entry, Location | None, Argument | None]]:
-        if form.copy_ is not None:
-            match = _COPY.match(form.copy_)
-            place = self.document.place((*path, "copy"))
-            if match is None:
-                self._report("SG103", f"copy '{path[-1]}' is '{quoted(form.copy_)}'", (*path, "copy"), "write copy: a -> b")
-                return
-            pairs = [("reads", Entry((match[1],)), place), ("writes", Entry((match[2],)), place)]
-        else:
-            pairs = [
-                (role, entry, self.document.place((*path, role, *entry.at)))
-                for role, entries in (("updates", form.updates), ("reads", form.reads), ("writes", form.writes))
-                for entry in entries
-            ]
-        for role, entry, place in pairs:
-            fixed = not any("$" in text or "*" in text for text in entry.names)
-            yield role, entry, place, Argument(entry.names, entry.is_list, entry.keyword, place) if fixed else None
-
-    def _task(self, template: _Template, scope: Scope, inherited: _Inherited, items: tuple[int | str, ...]) -> None:
+    def _task(self, template: Template, scope: Scope, inherited: _Inherited, items: tuple[int | str, ...]) -> None:
         form, path = template.form, template.path
         name = member(template.name, items) if items else template.name
         sides: dict[str, list[Argument]] = {"updates": [], "reads": [], "writes": []}
@@ -271,10 +215,8 @@ class _Expander:
         for role, entry, place, ready in template.entries:
             argument = ready
             if argument is None:
-                try:
-                    names = tuple([interpolate(text, scope) for text in entry.names])
-                except Unfit as error:
-                    self.report(placed(error.problem, place))
+                names = self._texts(entry.names, scope, (*path, role, *entry.at), place)
+                if names is None:
                     self._lost(entry.names if role == "writes" else ())
                     continue
                 wild = wild or any("*" in text for text in names)
@@ -291,6 +233,7 @@ class _Expander:
                     template.updated[updated] = template.updated.get(updated, 0) + 1
         const = template.const
         if const is None:
+            self._spend(template.forms, template.length)
             const = tuple((key, self._const(value, scope, (*path, "const", key))) for key, value in (form.const or {}).items())
         stream = form.stream if form.stream is not None else inherited.stream
         if stream is not None and "$" in stream:
@@ -299,7 +242,7 @@ class _Expander:
         operator = "unknown" if form.run is None else self._text(form.run, scope, (*path, "run"))
         if form.copy_ is not None and template.entries:
             operator = "copy"
-        after = self._after(name, (*inherited.after, *self._texts(template.after, scope))) if inherited.after or template.after else ()
+        after = self._after(name, (*inherited.after, *self._after_texts(template, scope))) if inherited.after or template.after else ()
         if wild:
             self.wild.append((len(self.tasks), seen))
         self.earlier.add(
@@ -318,13 +261,13 @@ class _Expander:
         self.accesses += len(found)
         return found
 
-    def _gave_up(self, template: _Template) -> None:
+    def _gave_up(self, template: Template) -> None:
         """Nothing follows from the tasks of an entry that could not be expanded: neither their names nor what they write."""
         pending = [(template.name, template.form)]
         while pending:
             name, form = pending.pop()
             self.failed.add(name)
-            target = _COPY.match(form.copy_) if form.copy_ is not None else None
+            target = COPY.match(form.copy_) if form.copy_ is not None else None
             self._lost([text for entry in form.writes for text in entry.names] + ([target[2]] if target is not None else []))
             pending += (form.tasks or {}).items()
 
@@ -334,19 +277,38 @@ class _Expander:
     def _text(self, text: str, scope: Scope, path: Path) -> str:
         if "$" not in text:
             return text
-        try:
-            return interpolate(text, scope)
-        except Unfit as error:
-            self.report(placed(error.problem, self.document.place(path)))
-            return "unknown"
+        found = self._texts((text,), scope, path, None)
+        return "unknown" if found is None else found[0]
 
-    def _texts(self, texts: Texts, scope: Scope) -> Texts:
+    def _texts(self, texts: tuple[str, ...], scope: Scope, path: Path, place: Location | None) -> tuple[str, ...] | None:
+        """The texts at `path`, interpolated; None if that cannot be done, which is reported the first time."""
+        if path in self.unfit:
+            return None
+        try:
+            found: list[str] = []
+            for text in texts:
+                if "$" in text:
+                    self._spend(text.count("$"), 0)
+                    text = interpolate(text, scope)
+                    self._spend(0, len(text))
+                found.append(text)
+            return tuple(found)
+        except Unfit as error:
+            self.unfit.add(path)
+            self.report(placed(error.problem, place or self.document.place(path)))
+            return None
+
+    def _spend(self, forms: int, characters: int) -> None:
+        self.forms += forms
+        self.characters += characters
+        if self.forms > _MOST_FORMS or self.characters > _MOST_CHARACTERS:
+            raise _TooLarge
+
+    def _after_texts(self, template: Template, scope: Scope) -> Texts:
         found: list[tuple[str, Location | None]] = []
-        for text, place in texts:
-            try:
-                found.append((interpolate(text, scope), place))
-            except Unfit as error:
-                self.report(placed(error.problem, place))
+        for number, (text, place) in enumerate(template.after):
+            names = self._texts((text,), scope, (*template.path, "after", number), place)
+            found += [(name, place) for name in names or ()]
         return tuple(found)
 
     def _cost(self, text: str, path: Path) -> float | None:
@@ -360,9 +322,12 @@ class _Expander:
         return self.costs[text]
 
     def _const(self, value: Any, scope: Scope, path: Path) -> Any:
+        if path in self.unfit:
+            return None
         try:
-            return _frozen(value, scope)
+            return frozen(value, scope)
         except Unfit as error:
+            self.unfit.add(path)
             self.report(placed(error.problem, self.document.place(path)))
             return None
 
@@ -391,22 +356,3 @@ class _Expander:
         if not found and text.partition("@")[0] not in self.declared.broken:
             self.report(members.nothing(text, doing, place))
         return found
-
-
-def _varies(value: Any) -> bool:
-    if isinstance(value, str):
-        return "$" in value
-    if isinstance(value, Mapping):
-        return any(_varies(item) for item in value.values())
-    return isinstance(value, tuple) and any(_varies(item) for item in value)
-
-
-def _frozen(value: Any, scope: Scope | None = None) -> Any:
-    """Constants as a Task holds them: lists as tuples, mappings read-only, `$` forms replaced."""
-    if isinstance(value, str):
-        return str(value) if scope is None else value_of(str(value), scope) if isinstance(value, Plain) else interpolate(value, scope)
-    if isinstance(value, Mapping):
-        return MappingProxyType({key: _frozen(item, scope) for key, item in value.items()})
-    if isinstance(value, tuple):
-        return tuple(_frozen(item, scope) for item in value)
-    return value

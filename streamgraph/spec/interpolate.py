@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from streamgraph.errors import Problem, quoted
+from streamgraph.spec.reader import LONGEST_SCALAR
 from streamgraph.validate import near
 
 Scope: TypeAlias = Mapping[str, "int | str"]
@@ -42,7 +43,7 @@ def interpolate(text: str, scope: Scope) -> str:
     Raises:
         Unfit: SG109 an unknown name, SG110 a bad expression or a lone dollar.
     """
-    return text if "$" not in text else "".join(str(piece) for piece in _pieces(text, scope))
+    return text if "$" not in text else _bounded_text("".join(str(piece) for piece in _pieces(text, scope)))
 
 
 def value_of(text: str, scope: Scope) -> int | str:
@@ -50,7 +51,13 @@ def value_of(text: str, scope: Scope) -> int | str:
     if "$" not in text:
         return text
     pieces = list(_pieces(text, scope))
-    return pieces[0] if len(pieces) == 1 else "".join(map(str, pieces))
+    return pieces[0] if len(pieces) == 1 else _bounded_text("".join(map(str, pieces)))
+
+
+def _bounded_text(text: str) -> str:
+    if len(text) > LONGEST_SCALAR:
+        raise Unfit("SG007", f"a text becomes {len(text)} characters long; {LONGEST_SCALAR} are allowed", "shorten it")
+    return text
 
 
 def _pieces(text: str, scope: Scope) -> Iterator[int | str]:
@@ -200,7 +207,7 @@ def items_of(key: str, given: int | str | Sequence[int | str], scope: Scope) -> 
         result = tuple(value_of(item, scope) if isinstance(item, str) else item for item in given)
     seen: set[str] = set()
     for item in result:
-        if not (item >= 0 if isinstance(item, int) else re.fullmatch(r"\w+", item)):
+        if not (item >= 0 if isinstance(item, int) else re.fullmatch(r"\w{1,256}", item)):
             remedy = "items are whole numbers from 0, or words of letters and digits"
             raise Unfit("SG209", f"'{quoted(item)}' cannot be an item of '{key}'", remedy)
         if str(item) in seen:

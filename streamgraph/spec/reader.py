@@ -10,11 +10,21 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import yaml
+from yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
 
 from streamgraph.errors import Location, Problem, SpecError, quoted
 
@@ -82,9 +92,9 @@ class Document:
         node: Any = self.data
         spot: Spot | None = (0, 0, 1) if self.lines else None
         for part in path:
-            if isinstance(node, Map) and part in node.spots:
-                spot = node.spots[str(part)][side]
-            elif isinstance(node, Seq) and isinstance(part, int) and part < len(node.spots):
+            if type(node) is Map and part in node.spots:
+                spot = node.spots[part][side]
+            elif type(node) is Seq and isinstance(part, int) and part < len(node.spots):
                 spot = node.spots[part]
             else:
                 break
@@ -174,18 +184,18 @@ class _Builder:
     def take(self, event: Any) -> bool:
         """Take one event; False when reading on makes no sense."""
         kind = type(event)
-        if kind is yaml.ScalarEvent:
+        if kind is ScalarEvent:
             return self._scalar(event)
-        if kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+        if kind is MappingStartEvent or kind is SequenceStartEvent:
             return self._open(event)
-        if kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+        if kind is MappingEndEvent or kind is SequenceEndEvent:
             self.stack.pop()
             self.keys.pop()
-        elif kind is yaml.AliasEvent:
+        elif kind is AliasEvent:
             remedy = "write the value again, or use params and each; quote a text that begins with *"
             self.problem("SG004", "aliases are not allowed", _spot(event), remedy)
             self._add(None, _spot(event))
-        elif kind is yaml.DocumentStartEvent:
+        elif kind is DocumentStartEvent:
             self.documents += 1
             if event.tags:
                 self.problem("SG003", "tag directives are not allowed", _spot(event), "a spec is plain data: leave the tag out")
@@ -207,7 +217,7 @@ class _Builder:
         if waits_for_key:
             if event.value == "<<" and event.implicit[0]:
                 self.problem("SG004", "merge keys are not allowed", spot, "write the keys out, or use params and each")
-            self.keys[-1] = (event.value, spot)
+            self.keys[-1] = (sys.intern(event.value), spot)  # the same few keys in every task
         elif event.style or not event.implicit[0]:  # the style of a plain scalar is None or "", by parser
             self._add(event.value, spot)
         else:
@@ -223,7 +233,7 @@ class _Builder:
         if self.stack and self.keys[-1] is None and isinstance(self.stack[-1], Map):
             self.problem("SG103", "a key must be text, not a list or a mapping", spot, "in a block, quote a key that begins with [ or {")
             return False
-        container: Map | Seq = Map() if isinstance(event, yaml.MappingStartEvent) else Seq()
+        container: Map | Seq = Map() if isinstance(event, MappingStartEvent) else Seq()
         self._add(container, spot)
         self.stack.append(container)
         self.keys.append(None)

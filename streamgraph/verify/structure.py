@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 
 from typing_extensions import assert_never
 
 from streamgraph.model import ENTRY, HOST, MAIN, Program
 from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Step, Wait
-from streamgraph.storages import Accesses, Storage
+from streamgraph.storages import Access, Accesses, Storage, meets
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Fault:
 def faults(schedule: Schedule, program: Program, accesses: Accesses) -> Iterator[Fault]:
     """Every fault, the lanes first, then step by step, then what is missing."""
     yield from _lanes(schedule)
+    yield from _crowded(program, accesses)
     reader = _Reader(schedule, program, accesses)
     for number, step in enumerate(schedule.steps):
         yield from reader.step(number, step)
@@ -43,6 +45,22 @@ def _lanes(schedule: Schedule) -> Iterator[Fault]:
         yield _structure(None, name, f"lane '{name}' is listed twice", "list it once")
     if HOST in names[:-1]:
         yield _structure(None, HOST, "lane 'host' is not the last lane", "list `host` last")
+
+
+def _crowded(program: Program, accesses: Accesses) -> Iterator[Fault]:
+    """One task that uses two occupants of a ring slot at once: no order of steps can make that right."""
+    shared = [len(storage.members) > 1 for storage in accesses.storages]
+    for task, touched in zip(program.tasks, accesses.of_task, strict=True):
+        by_slot: dict[int, list[Access]] = {}
+        for access in touched:
+            if shared[access.storage]:
+                by_slot.setdefault(access.storage, []).append(access)
+        for slot, group in by_slot.items():
+            for first, second in combinations(group, 2):
+                if first.turn != second.turn and meets(first.box, second.box):
+                    label = accesses.storages[slot].label
+                    text = f"'{task.name}' uses '{first.tensor}' and '{second.tensor}', which take turns in {label}"
+                    yield _structure(None, label, text, "give the ring more slots", task=task.name)
 
 
 def _structure(step: int | None, subject: str, message: str, remedy: str, task: str = "", lane: str = "") -> Fault:
