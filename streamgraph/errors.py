@@ -202,7 +202,7 @@ class SpecError(StreamgraphError):
 
 
 class ScheduleError(StreamgraphError):
-    """A schedule given as text or JSON cannot be read, or cannot be drawn in the format asked for. One that reads but races is a `VerificationError`."""
+    """A schedule given as text or JSON cannot be read, or cannot be drawn as asked. One that reads but races is a `VerificationError`."""
 
 
 class VerificationError(StreamgraphError):

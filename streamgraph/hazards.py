@@ -110,8 +110,8 @@ def ensure_acyclic(program: Program, graph: nx.DiGraph[int]) -> None:
     cycle = [edge[0] for edge in nx.find_cycle(graph, source=range(len(program.tasks)))]
     start = cycle.index(min(cycle))
     names = [f"'{program.tasks[index].name}'" for index in cycle[start:] + cycle[:start]]
-    needed_by = f"{names[0]} uses two that share a slot" if len(names) == 1 else f"{' -> '.join([*names, names[0]])} would each have to
-    wait for the next"
+    circle = f"{' -> '.join([*names, names[0]])} would each have to wait for the next"
+    needed_by = f"{names[0]} uses two that share a slot" if len(names) == 1 else circle
     problems = []
     for family in program.families:
         needed = _smallest(program, family)
@@ -126,6 +126,10 @@ def ensure_acyclic(program: Program, graph: nx.DiGraph[int]) -> None:
                 f"give it slots: {needed}, or use each member up before the next one is filled",
             )
         )
+    if not problems:  # each ring would do if the others had more slots
+        rings = ", ".join(f"'{family.name}'" for family in program.families if family.slots is not None)
+        message = f"the rings {rings} together have too few slots: {needed_by}"
+        problems.append(Problem("SG303", message, None, "give one of them more slots"))
     raise SpecError(*problems)
 
 

@@ -78,10 +78,8 @@ def from_dict(data: object) -> Schedule:
     if _digest(body) != data["digest"]:
         raise _unreadable("its digest does not match: it was changed by hand")
     program = load(data["program"]).program
-    made = Schedule(
-        program, tuple(Lane(lane["name"], lane["priority"]) for lane in lanes), parse_steps(steps), tuple((k, v) for k, v in options.items())
-    )
-    return ensure(made)
+    named = tuple(Lane(lane["name"], lane["priority"]) for lane in lanes)
+    return ensure(Schedule(program, named, parse_steps(steps), tuple(options.items())))
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -13,7 +13,6 @@ from streamgraph.plan import plan
 from streamgraph.spec import loads
 
 
-
 def layers() -> Graph:
     graph = Graph("layers")
     x = graph.input("x", "f32[64, 32]")

@@ -20,7 +20,9 @@ def test_long_names_of_dtypes_are_understood() -> None:
     assert set(LONG_NAMES.values()) == set(TORCH_NAMES) == set(DTYPE_BYTES)
 
 
-@pytest.mark.parametrize("text", ["f16", "f16[-1]", "f16[8", "f99[3]", "f16[3.5]", "f16[a]", "[3]", "", "f32[4294967296, 4294967296]", "f32[1e3]"])
+@pytest.mark.parametrize(
+    "text", ["f16", "f16[-1]", "f16[8", "f99[3]", "f16[3.5]", "f16[a]", "[3]", "", "f32[4294967296, 4294967296]", "f32[1e3]"]
+)
 def test_what_is_no_type_says_why(text: str) -> None:
     with pytest.raises(ValueError, match=r"type|dtype|size|bytes"):
         parse_type(text)

@@ -57,6 +57,6 @@ def test_params_for_a_graph_are_an_error() -> None:
 
 
 def test_planning_imports_no_torch() -> None:
-    code = "import sys, streamgraph\nstreamgraph.plan(%r)\nprint('torch' in sys.modules)" % SPEC
+    code = f"import sys, streamgraph\nstreamgraph.plan({SPEC!r})\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

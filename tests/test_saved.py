@@ -38,7 +38,7 @@ def resealed(data: dict[str, Any]) -> str:
 def test_a_dropped_wait_is_refused_even_with_a_right_digest() -> None:
     data = saved()
     data["steps"] = [step for step in data["steps"] if not step.startswith("wait e0")]
-    with pytest.raises(VerificationError, match="'b' .* 'a'|'a' .* 'b'"):
+    with pytest.raises(VerificationError, match=r"'b' .* 'a'|'a' .* 'b'"):
         from_json(resealed(data))
 
 

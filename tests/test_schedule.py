@@ -31,8 +31,12 @@ def test_a_step_is_one_line_that_parses_back(step: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["launch", "launch a", "wait e0", "hostwait e0 @main", "wait e0 @main previous", "jump a @main", "wait e0 @main # because", "record e0 @main"]
-)
+    "line",
+    [
+        "launch", "launch a", "wait e0", "hostwait e0 @main", "wait e0 @main previous", "jump a @main", "wait e0 @main # because",
+        "record e0 @main",
+    ],
+)  # fmt: skip
 def test_every_line_that_is_no_step_is_reported(line: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         parse_steps(["launch a @main", line, line])

@@ -378,6 +378,11 @@ def test_a_wrong_declaration_is_reported_once(body: str, codes: list[str]) -> No
     ] + (["SG201"] if "each" in body and "slots" in body else [])
 
 
+def test_a_kind_that_does_not_exist_is_told_from_those_that_do() -> None:
+    (problem,) = problems("tensors:\n  a: {kind: inptu}\n")
+    assert (problem.code, problem.help) == ("SG105", "did you mean 'input'?")
+
+
 def test_a_family_of_members_that_stand_alone() -> None:
     made = program('tensors:\n  w@0: f32[1]\n  w@1: f32[2]\n  w: {each: {i: 2}}\n')
     assert [family.members for family in made.families] == [("w@0", "w@1")]

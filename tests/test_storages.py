@@ -83,7 +83,8 @@ def test_a_ring_over_one_of_two_keys_is_a_ring_for_each_item_of_the_other() -> N
     found = seats([Family("w", (("cam", (0, 1)), ("layer", (0, 1, 2, 3))), members, 2, "layer")])
     assert {found[f"w@{cam}@{layer}"].slot for cam in range(2) for layer in range(4)} == {0, 1, 2, 3}
     assert found["w@0@0"].group == ("w@0@0", "w@0@2")
-    other = seats([Family("w", (("layer", (0, 1, 2, 3)), ("cam", (0, 1))), tuple(f"w@{i}@{c}" for i in range(4) for c in range(2)), 2, "layer")])
+    turned = tuple(f"w@{layer}@{cam}" for layer in range(4) for cam in range(2))
+    other = seats([Family("w", (("layer", (0, 1, 2, 3)), ("cam", (0, 1))), turned, 2, "layer")])
     assert other["w@0@1"].group == ("w@0@1", "w@2@1")
 
 

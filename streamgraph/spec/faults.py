@@ -6,6 +6,7 @@ fit is taken out, and what is left goes on to be expanded and checked.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +83,7 @@ def check_form(document: Document) -> Checked:
         try:
             return Checked(Spec.model_validate(data), tuple(problems), frozenset(mended))
         except ValidationError as error:
-            errors = error.errors(include_url=False, include_input=False)
+            errors = error.errors(include_url=False)
         fixes = [_problem(document, item, problems) for item in errors]
         for path, new in fixes:
             if new is None:  # under its right name nothing is lost
@@ -135,7 +136,8 @@ def _problem(document: Document, error: Any, problems: list[Problem]) -> tuple[P
         problems.append(Problem(context["code"], message, document.place(at), context["help"] or _FALLBACK))
     elif error["type"] == "literal_error":
         message = f"{_named(loc)}: expected {context['expected']}"
-        problems.append(Problem("SG105", message, document.place(loc), _FALLBACK))
+        close = near(quoted(error["input"]), re.findall(r"'(\w+)'", context["expected"]))
+        problems.append(Problem("SG105", message, document.place(loc), f"did you mean '{close}'?" if close else _FALLBACK))
     else:
         problems.append(Problem("SG103", f"{_named(loc)}: {error['msg'][:1].lower()}{error['msg'][1:]}", document.place(loc), _FALLBACK))
     _, depth = _place_of(loc)
