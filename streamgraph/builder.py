@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, Union
 
 from streamgraph.errors import Location, Problem, SpecError, quoted
@@ -310,6 +311,9 @@ def _matches(name: list[str], pattern: list[str]) -> bool:
 
 
 def _frozen(value: Any) -> Any:
+    """A constant that nobody can change afterwards, as the YAML form makes it: tuples and read-only mappings all the way down."""
     if isinstance(value, list | tuple):
         return tuple(_frozen(item) for item in value)
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: _frozen(item) for key, item in value.items()})
     return value

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 SHOWN = 20  # problems printed in one go; the rest are counted
+ALIKE = 3  # problems of one code at one place that are shown singly
 QUOTED = 120  # characters of a user's text repeated in a message
 
 CATALOGUE: dict[str, str] = {
@@ -178,6 +179,20 @@ def by_place(problems: Iterable[Problem]) -> tuple[Problem, ...]:
         return (problem.location is None, place.file, place.line, place.column, problem.code, problem.message)
 
     return tuple(sorted(dict.fromkeys(problems), key=key))
+
+
+def collapsed(problems: Iterable[Problem]) -> list[Problem]:
+    """The problems, with more than three of one code at one place as one: `each` can make thousands of one mistake."""
+    groups: dict[tuple[str, Location | None], list[Problem]] = {}
+    for problem in problems:
+        groups.setdefault((problem.code, problem.location), []).append(problem)
+    result: list[Problem] = []
+    for (_, place), alike in groups.items():
+        if place is None or len(alike) <= ALIKE:
+            result += alike
+        else:
+            result.append(replace(alike[0], message=f"{alike[0].message} (and {len(alike) - 1} more like it)"))
+    return result
 
 
 class StreamgraphError(Exception):

@@ -99,7 +99,7 @@ def parse_type(text: str) -> TensorType:
     return result
 
 
-_TIME = re.compile(r"\s*(?P<number>[0-9]{1,15}(\.[0-9]{1,15})?)\s*(?P<unit>[^\s\d.]*)\s*\Z")
+_TIME = re.compile(r"\s*(?P<number>[0-9]{1,15}(\.[0-9]{1,30})?)\s*(?P<unit>[^\s\d.]*)\s*\Z")
 MICROSECONDS: Mapping[str, float] = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
 
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamgraph.aten import bind, swapped_argument, swapped_words
 from streamgraph.calls import Call, describe, prepare, run_copy, tensors_in
-from streamgraph.errors import OperatorError, Problem, quoted
+from streamgraph.errors import OperatorError, Problem, collapsed, quoted
 from streamgraph.model import NAME, Kind, Program, Task
 from streamgraph.registry import Schema, Unfit, overloads, schema_of
 from streamgraph.storages import Accesses, trace
@@ -95,7 +95,7 @@ def resolve(
             if unfit.__cause__ is not None:
                 causes.append(unfit.__cause__)
     if problems:
-        raise OperatorError(*problems) from (causes[0] if causes else None)
+        raise OperatorError(*collapsed(problems)) from (causes[0] if causes else None)
     return tuple(found)
 
 

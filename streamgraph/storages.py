@@ -123,8 +123,8 @@ def seats(families: Iterable[Family]) -> dict[str, Seat]:
     result: dict[str, Seat] = {}
     for family in families:
         keys = [key for key, _ in family.keys]
-        if family.slots is None or family.over not in keys:
-            continue
+        if family.slots is None or family.slots < 1 or family.over not in keys:
+            continue  # a ring over iterations has one occupant per run; fewer slots than one is reported by `validate`
         axis = keys.index(family.over)
         inner = 1  # members that follow one another before the `over` key advances
         for _, items in family.keys[axis + 1 :]:

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamgraph.errors import Location, Problem, SpecError, by_place
+from streamgraph.errors import Problem, SpecError, by_place, collapsed
 from streamgraph.model import Program
 from streamgraph.spec.expand import expand_spec
 from streamgraph.spec.faults import check_form
@@ -33,8 +33,6 @@ from streamgraph.spec.write import to_mapping, to_yaml
 from streamgraph.validate import check, finish
 
 __all__ = ["Loaded", "json_schema", "load", "loads", "to_mapping", "to_yaml"]
-
-_ALIKE = 3  # problems of one code at one place that are shown singly; `each` can make thousands of one mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +78,10 @@ def _program(document: Document, params: Mapping[str, object] | None, name: str)
     checked = check_form(document)
     problems = list(checked.problems)
     if checked.spec is None:
-        raise SpecError(*_collapsed(problems))
+        raise SpecError(*collapsed(problems))
     expansion = expand_spec(checked, document, params, name)
     program = finish(expansion.program, expansion.places)
     found = by_place([*problems, *expansion.problems, *check(program, expansion.places, expansion.broken)])
     if any(problem.severity == "error" for problem in found):
-        raise SpecError(*_collapsed(found))
-    return Loaded(program, tuple(_collapsed(found)))
-
-
-def _collapsed(problems: Iterable[Problem]) -> list[Problem]:
-    """The problems, with those that many members have alike as one."""
-    groups: dict[tuple[str, Location | None], list[Problem]] = {}
-    for problem in problems:
-        groups.setdefault((problem.code, problem.location), []).append(problem)
-    result: list[Problem] = []
-    for (_, place), alike in groups.items():
-        if place is None or len(alike) <= _ALIKE:
-            result += alike
-        else:
-            result.append(replace(alike[0], message=f"{alike[0].message} (and {len(alike) - 1} more like it)"))
-    return result
+        raise SpecError(*collapsed(found))
+    return Loaded(program, tuple(collapsed(found)))

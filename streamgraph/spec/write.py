@@ -18,7 +18,7 @@ from streamgraph.model import OUTPUT_PREFIX, Argument, Family, Kind, Program, Ta
 from streamgraph.spec.interpolate import LARGEST, combinations, member
 from streamgraph.spec.reader import DEEPEST
 
-_DECIMALS = 15  # digits after the point that a time may have
+_DECIMALS = 30  # digits after the point that a time may have
 
 
 def to_mapping(program: Program) -> dict[str, Any]:
