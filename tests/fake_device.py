@@ -94,6 +94,9 @@ class FakeDevice:
         self.current = stream
         self.device_index = 0
 
+    def is_current(self, stream: FakeStream) -> bool:
+        return self.current is stream and self.device_index == 0
+
     def set_device(self, index: int) -> None:
         self.device_index = index
 

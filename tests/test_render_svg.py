@@ -14,8 +14,8 @@ from streamgraph.model import Program, Task
 from streamgraph.plan import plan
 from streamgraph.render import render
 from streamgraph.render.arrows import CHARACTER, LINE
+from streamgraph.render.colours import PALETTE
 from streamgraph.render.fit import cells
-from streamgraph.render.svg import PALETTE
 from streamgraph.schedule import HostWait, Lane, Launch, Record, Schedule, Step, Wait
 from streamgraph.simulate import simulate
 from tests.drawn import HOSTILE, cameras, host_tasks, hostile, prefetch

@@ -140,11 +140,12 @@ def _early(
         start = assignment.start[assignment.order[following - 1]]
         if all(assignment.finish[assignment.order[node - 1]] <= start for node in open_uses.values()):
             return Drop(storage, following, False, last, following), [(node, following, storage) for node in open_uses.values()]
-    chosen = dict(open_uses)
+    chosen = set(open_uses)
     for lane in sorted(open_uses):
-        rest = [other for other in chosen if other != lane]
-        if any(tails[other][lane] >= open_uses[lane] for other in rest):
-            del chosen[lane]
+        # All uses are asked about again: a lane that was dropped may have been covered by this one only.
+        rest = chosen - {lane}
+        if all(use in rest or any(tails[other][use] >= node for other in rest) for use, node in open_uses.items()):
+            chosen = rest
     return Drop(storage, last, True, last, last, record_streams=tuple(sorted(chosen))), []
 
 

@@ -1,0 +1,108 @@
+"""Work: a Program, its DAG and its costs become what a policy needs to know, in plain tuples by declaration index.
+
+Made once and handed to every policy: reading a networkx graph for each of them would take longer than most of them do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Literal
+
+from streamgraph.model import HOST, MAIN, OUTPUT_PREFIX, Program
+from streamgraph.schedule import Lane
+from streamgraph.storages import Accesses
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+HANDOVER = 2.0  # microseconds that a record and a wait between two lanes add before the waiting kernel starts (docs/gpu.md)
+FREE, ON_HOST = -2, -1
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Tasks in declaration order: `costs` in microseconds, their direct predecessors and successors, and where each must run.
+
+    `home` is the index of a pinned task's lane in `lanes`, ON_HOST, or FREE. `lanes` are `main` and those that tasks are pinned to. `bottom`
+    is the longest path of costs from a task's start to the end of the program. `order` is the issue order: the topological order nearest to
+    declaration order, or the one in which the longest remaining path goes first; only then may a policy choose another. `results` are the
+    tasks that make device outputs, `declared_results` those of them that were not generated.
+    """
+
+    costs: tuple[float, ...]
+    earlier: tuple[tuple[int, ...], ...]
+    later: tuple[tuple[int, ...], ...]
+    home: tuple[int, ...]
+    lanes: tuple[Lane, ...]
+    bottom: tuple[float, ...]
+    order: tuple[int, ...]
+    may_reorder: bool
+    results: frozenset[int]
+    declared_results: frozenset[int]
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """The tasks that a policy may place, in declaration order."""
+        return tuple(task for task, home in enumerate(self.home) if home == FREE)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a policy decides: an issue order, and for each free task the number of its stream, 0 being `main`; others have -1.
+
+    A policy that knows no bound may number more streams than there may be: `assign.fold` puts them together.
+    """
+
+    order: tuple[int, ...]
+    stream: tuple[int, ...]
+
+
+def work_of(
+    program: Program, graph: nx.DiGraph[int], accesses: Accesses, costs: Sequence[float], order: Literal["declared", "auto"]
+) -> Work:
+    """The work that a program's DAG is."""
+    count = len(program.tasks)
+    earlier = tuple(tuple(graph.pred[task]) for task in range(count))
+    later = tuple(tuple(graph.succ[task]) for task in range(count))
+    lanes = _declared_lanes(program)
+    index_of = {lane.name: index for index, lane in enumerate(lanes)}
+    home = tuple(ON_HOST if t.host else FREE if t.stream is None else index_of[t.stream] for t in program.tasks)
+    declared = topological(earlier, later, range(count))
+    bottom = list(costs)
+    for task in reversed(declared):
+        if later[task]:
+            bottom[task] += max(bottom[other] for other in later[task])
+    results = [accesses.storages[s].producer for s in sorted(accesses.output_storages) if not accesses.storages[s].host]
+    made = frozenset(task for task in results if task is not None)
+    own = frozenset(task for task in made if not program.tasks[task].name.startswith(OUTPUT_PREFIX))
+    issue = declared if order == "declared" else topological(earlier, later, [-level for level in bottom])
+    return Work(tuple(costs), earlier, later, home, lanes, tuple(bottom), issue, order == "auto", made, own)
+
+
+def topological(
+    earlier: Sequence[Sequence[int]], later: Sequence[Sequence[int]], key: Sequence[float]
+) -> tuple[int, ...]:
+    """The topological order in which, of all tasks that could come next, the one with the least key does; ties by declaration."""
+    missing = [len(group) for group in earlier]
+    ready = [(key[task], task) for task, count in enumerate(missing) if count == 0]
+    heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, task = heappop(ready)
+        order.append(task)
+        for other in later[task]:
+            missing[other] -= 1
+            if missing[other] == 0:
+                heappush(ready, (key[other], other))
+    return tuple(order)
+
+
+def _declared_lanes(program: Program) -> tuple[Lane, ...]:
+    """`main`, then the lanes that tasks are pinned to: declared streams first, the others as they appear."""
+    priority = {stream.name: stream.priority for stream in program.streams}
+    pinned = dict.fromkeys(task.stream for task in program.tasks if task.stream is not None and not task.host)
+    names = [MAIN, *(name for name in priority if name in pinned and name != MAIN)]
+    names += [name for name in pinned if name not in names and name not in (MAIN, HOST)]
+    return tuple(Lane(name, priority.get(name, "normal")) for name in names)
