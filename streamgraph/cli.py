@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -105,4 +106,6 @@ def main() -> NoReturn:
         # A terminal that knows fewer characters than we use gets escapes, not an error.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    # torch says so on its first use where numpy is not installed; nothing here needs it unless a file does, and then it is said.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
     cli.main()
