@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+import streamgraph
+from streamgraph.binding import made_up
 from streamgraph.model import Kind, Output, Program
 from streamgraph.plan import plan
 from streamgraph.schedule import Launch, RecordStream, Release, Schedule
 from streamgraph.spec import load
 from streamgraph.validate import finish
 from streamgraph.verify import verify
+from tests.programs import mix_for
 from tests.support import recorded, waits
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.yaml"))
@@ -70,3 +74,20 @@ def test_the_verdict_on_dropping_a_reference_early(path: Path, release: dict[str
     assert {violation.earlier for violation in found} <= {match["use"] for match in remedies}
     assert all(release["storage"] in violation.message for violation in found)
     assert verify(dropped_after(*where, *(match["lane"] for match in remedies))) == ()
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_a_case_runs_to_the_sequential_result(path: Path) -> None:
+    """With every final value as an output; twice in a row, since buffers carry over."""
+    program = with_all_outputs(load(path).program)
+    ops = mix_for(program)
+    results: dict[str, list[dict[str, torch.Tensor]]] = {}
+    for executor in ("sequential", "lanes", "eager"):
+        inputs = made_up(program, {}, torch.device("cpu"), 0)  # anew: one case updates an input
+        with streamgraph.compile(program, inputs, ops=ops, device="cpu", executor=executor) as runner:
+            results[executor] = [dict(runner()), dict(runner())]
+    assert results["sequential"][0]
+    for executor in ("lanes", "eager"):
+        for right, found in zip(results["sequential"], results[executor], strict=True):
+            assert right.keys() == found.keys()
+            assert all(torch.equal(right[name], found[name]) for name in right)
