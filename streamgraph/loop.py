@@ -1,0 +1,188 @@
+"""Loop: what is issued for item after item, with waits that reach back to earlier ones; and the flat Schedule of any number of them.
+
+The first iterations stand as they are (`prologue`), one that repeats comes after (`steady`). `plan_loop.py` makes it; executors run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from streamgraph.iterations import DELIVER, PSEUDO, RESULT, at, split, unroll
+from streamgraph.model import ENTRY, HOST, MAIN, Program
+from streamgraph.schedule import HostWait, Lane, Launch, Record, RecordStream, Release, Schedule, Step, Wait
+from streamgraph.storages import trace
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """The event or the value `name` of the iteration `by` before this one."""
+
+    name: str
+    by: int
+
+    def __str__(self) -> str:
+        return f"{self.name}[-{self.by}]" if self.by else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One task of an iteration with what is issued around it, in this order: waits, releases, the launch, the record, more releases.
+
+    `task` is a task of the program or a pseudo-task (`item`, `source`, `result`, `deliver`). A wait names the task whose event it is;
+    `entry` is the caller's work before the loop. `record_streams` are values for the caller that another lane than main allocated.
+    """
+
+    task: str
+    lane: str
+    waits: tuple[Back, ...] = ()
+    releases_before: tuple[Back, ...] = ()
+    record: bool = False
+    releases_after: tuple[Back, ...] = ()
+    record_streams: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"wait {wait}" for wait in self.waits] + [f"release {drop}" for drop in self.releases_before]
+        parts.append(f"launch {self.task}")
+        parts += ["record"] * self.record + [f"release {drop}" for drop in self.releases_after]
+        parts += [f"record_stream {name}" for name in self.record_streams]
+        return f"@{self.lane:<8} " + "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What is issued for item 0, 1, ...: `prologue[i]`, then `steady` again and again. `lanes` as in a Schedule.
+
+    `inflight`: how many items may be under way before the caller has taken the first result. `reach`: how many iterations back a wait or
+    release may look. `proved`: how many iterations the verifier has seen written out.
+    """
+
+    program: Program
+    per_item: frozenset[str]
+    inflight: int
+    lanes: tuple[Lane, ...]
+    prologue: tuple[tuple[Issue, ...], ...]
+    steady: tuple[Issue, ...]
+    reach: int
+    proved: int = 0
+
+    def block(self, iteration: int) -> tuple[Issue, ...]:
+        """What is issued for one iteration."""
+        return self.prologue[iteration] if iteration < len(self.prologue) else self.steady
+
+    def __str__(self) -> str:
+        lines = [f"# {self.program.name}: {self.inflight} items in flight, steady after {len(self.prologue)} iterations"]
+        for number, block in enumerate(self.prologue):
+            lines += [f"# iteration {number}", *map(str, block)]
+        return "\n".join([*lines, "# every later iteration", *map(str, self.steady)]) + "\n"
+
+    def schedule(self, count: int) -> Schedule:
+        """The loop for `count` items as one flat Schedule of the program written out, to look at, to draw and to verify."""
+        order = tuple(issue.task for issue in self.steady if issue.task not in PSEUDO)
+        written = unroll(self.program, order, count, self.per_item, self.inflight)
+        return Schedule(written.program, self.lanes, tuple(_WrittenOut(self, written.program, written.blocks[-1]).steps(count)))
+
+    def own(self, task: str, iteration: int) -> int:
+        """The iteration that a task issued in the block of `iteration` belongs to: results are taken `inflight - 1` blocks later."""
+        return iteration - self.inflight + 1 if task in (RESULT, DELIVER) else iteration
+
+
+class _WrittenOut:
+    """Writes the iterations of a loop as steps, then its end: main joins every lane, the host joins them all, what is left is dropped."""
+
+    def __init__(self, loop: Loop, program: Program, rest: tuple[str, ...]) -> None:
+        self.loop, self.program, self.rest = loop, program, rest
+        accesses = trace(program)[0]
+        self.inside = {
+            storage.label: storage
+            for number, storage in enumerate(accesses.storages)
+            if storage.producer is not None and number not in accesses.output_storages
+        }
+        self.made: dict[str, list[str]] = {}
+        for label, storage in self.inside.items():
+            self.made.setdefault(program.tasks[storage.producer or 0].name, []).append(label)
+        self.lane_of: dict[str, str] = {}
+        self.last: dict[str, str] = {MAIN: ENTRY}  # by lane
+        self.recorded: set[str] = set()
+        self.alive: dict[str, None] = {}
+
+    def steps(self, count: int) -> Iterator[Step]:
+        if any(back.name == ENTRY for number in range(count) for issue in self.loop.block(number) for back in issue.waits):
+            yield from self.record(MAIN)
+        for number in range(count):
+            for issue in self.loop.block(number):
+                yield from self.issue(issue, number)
+        yield from self.end()
+
+    def issue(self, issue: Issue, number: int) -> Iterator[Step]:
+        for back in issue.waits:
+            event = ENTRY if back.name == ENTRY else at(back.name, number - back.by)
+            yield HostWait(event) if issue.lane == HOST else Wait(event, issue.lane)
+        yield from self.drop(issue.releases_before, number)
+        own = self.loop.own(issue.task, number)
+        yield from self.launch(at(issue.task, own), issue.lane)
+        if issue.record:
+            yield from self.record(issue.lane)
+        yield from self.drop(issue.releases_after, number)
+        yield from self.hand_over(issue, own)
+
+    def hand_over(self, issue: Issue, iteration: int) -> Iterator[Step]:
+        for value in issue.record_streams:
+            yield RecordStream(_label(value, iteration), MAIN)
+
+    def launch(self, name: str, lane: str) -> Iterator[Step]:
+        self.lane_of[name], self.last[lane] = lane, name
+        self.alive.update((label, None) for label in self.made.get(name, ()))
+        yield Launch(name, lane)
+
+    def record(self, lane: str) -> Iterator[Step]:
+        """Record an event after the lane's last task, if there is none yet."""
+        if self.last[lane] not in self.recorded:
+            self.recorded.add(self.last[lane])
+            yield Record(self.last[lane], lane, self.last[lane])
+
+    def drop(self, values: tuple[Back, ...], iteration: int) -> Iterator[Step]:
+        for value in values:
+            label = _label(value.name, iteration - value.by)
+            if label in self.alive:
+                del self.alive[label]
+                yield Release(label, self.owner(label))
+
+    def owner(self, label: str) -> str:
+        storage = self.inside[label]
+        return HOST if storage.host else self.lane_of[self.program.tasks[storage.producer or 0].name]
+
+    def end(self) -> Iterator[Step]:
+        sides = [lane.name for lane in self.loop.lanes if lane.name not in (MAIN, HOST) and lane.name in self.last]
+        for lane in sides:
+            yield from self.record(lane)
+            yield Wait(self.last[lane], MAIN)
+        result = next((issue for issue in self.loop.steady if issue.task == RESULT), None)
+        for name in self.rest:
+            if split(name)[0] == RESULT and result is not None:
+                yield from self.launch(name, MAIN)
+                yield from self.hand_over(result, split(name)[1])
+        # An event stands right after its task, so main's own waits are behind none of them: whoever joins, joins every lane.
+        yield from self.record(MAIN)
+        ends = [(lane, self.last[lane]) for lane in (MAIN, *sides)]
+        for _, event in ends:
+            yield HostWait(event)
+        for name in self.rest:
+            if split(name)[0] == DELIVER:
+                yield from self.launch(name, HOST)
+        if HOST in self.last:
+            yield from self.record(HOST)
+            ends.append((HOST, self.last[HOST]))
+        for lane in dict.fromkeys(self.owner(label) for label in self.alive):
+            for other, event in ends:
+                if lane not in (MAIN, HOST, other):
+                    yield Wait(event, lane)
+        if HOST in self.last:
+            yield Wait(self.last[HOST], MAIN)
+        for label in self.alive:
+            yield Release(label, self.owner(label))
+
+
+def _label(value: str, iteration: int) -> str:
+    tensor, _, version = value.rpartition(".")
+    return f"{at(tensor, iteration)}.{version}"

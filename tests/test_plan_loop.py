@@ -1,0 +1,145 @@
+"""Loops: the steady state has the waits that planning all iterations at once gives, and none that can be spared."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from streamgraph.builder import Graph
+from streamgraph.hazards import build_graph, find_hazards
+from streamgraph.iterations import PSEUDO, split, unroll
+from streamgraph.loop import Issue, Loop
+from streamgraph.passes.assign import Assignment
+from streamgraph.passes.sync import synchronize
+from streamgraph.plan_loop import plan_loop
+from streamgraph.schedule import HostWait, Launch, Schedule, Wait
+from streamgraph.storages import trace
+from streamgraph.verify import verify
+from tests.programs import seeded
+
+
+def buckets() -> Graph:
+    graph = Graph("buckets")
+    graph.buffer("bucket", "f32[16]", slots=2)
+    graph.task("bw", "bw", writes="bucket", stream="main")
+    graph.task("red", "red", updates="bucket", stream="comm")
+    return graph
+
+
+def steady(loop: Loop, task: str) -> Issue:
+    return next(issue for issue in loop.steady if issue.task == task)
+
+
+def test_gradient_buckets_keep_distance_two() -> None:
+    """A plan in which bw waits for the reduction just before it has lost all overlap (DeepSpeed#5545)."""
+    loop = plan_loop(buckets())
+    assert [str(wait) for wait in steady(loop, "bw").waits] == ["red[-2]"]
+    assert [str(wait) for wait in steady(loop, "red").waits] == ["bw"]
+
+
+def test_one_slot_is_the_plain_loop() -> None:
+    graph = Graph("buckets")
+    graph.buffer("bucket", "f32[16]", slots=1)
+    graph.task("bw", "bw", writes="bucket", stream="main")
+    graph.task("red", "red", updates="bucket", stream="comm")
+    assert [str(wait) for wait in steady(plan_loop(graph), "bw").waits] == ["red[-1]"]
+
+
+def test_state_orders_iteration_after_iteration() -> None:
+    graph = Graph("state")
+    graph.buffer("state", "f32[4]")
+    graph.task("a", "f", updates="state", stream="one")
+    graph.task("b", "f", updates="state", stream="two")
+    loop = plan_loop(graph)
+    assert [str(wait) for wait in steady(loop, "a").waits] == ["b[-1]"]
+
+
+def test_a_ring_over_a_key_goes_on_turning_across_iterations() -> None:
+    """Three layers in two slots: layer 0 of an iteration takes the slot that layer 1 of the one before had."""
+    graph = Graph("layers")
+    host = graph.input("host", "f32[4]", each={"layer": 3}, device="cpu", pinned=True)
+    w = graph.buffer("w", "f32[4]", each={"layer": 3}, slots=2, over="layer")
+    for layer in range(3):
+        graph.copy(f"load@{layer}", host[layer], w[layer], stream="copy")
+        graph.task(f"use@{layer}", "f", reads=w[layer], stream="main")
+    loop = plan_loop(graph, frozenset())
+    assert [str(wait) for wait in steady(loop, "load@0").waits] == ["use@1[-1]"]
+    assert [str(wait) for wait in steady(loop, "load@2").waits] == ["use@0"]
+
+
+def test_a_value_that_nothing_would_let_go_is_waited_for_inflight_iterations_later() -> None:
+    """Else its lane would never learn of the use, and memory would grow with every item."""
+    graph = Graph("prefetch")
+    graph.input("c", "f32[4]", device="cpu", pinned=True)
+    graph.copy("on", "c", "w", stream="copy")
+    graph.task("fw", "f", reads="w", stream="main")
+    loop = plan_loop(graph, frozenset(), inflight=3)
+    assert [str(drop) for drop in steady(loop, "on").releases_before] == ["w.1[-3]"]
+    assert [str(wait) for wait in steady(loop, "on").waits] == ["fw[-3]"]
+
+
+def written_out(loop: Loop, count: int) -> set[tuple[str, str]]:
+    """(earlier, later) of every wait inside the loop when all iterations are planned at once, on the same lanes in the same order."""
+    order = tuple(issue.task for issue in loop.steady if issue.task not in PSEUDO)
+    made = unroll(loop.program, order, count, loop.per_item, loop.inflight).program
+    lane = {issue.task: issue.lane for issue in loop.steady}
+    index = {each.name: number for number, each in enumerate(loop.lanes)}
+    places = tuple(
+        index["host"] if task.host else index[lane.get(split(task.name)[0], "main")] for task in made.tasks
+    )  # fmt: skip
+    accesses = trace(made)[0]
+    zeros = (0.0,) * len(made.tasks)
+    assignment = Assignment(tuple(range(len(made.tasks))), places, loop.lanes, zeros, zeros)
+    sync = synchronize(assignment, build_graph(made, find_hazards(made, accesses)), accesses)
+    names = ["entry", *(task.name for task in made.tasks)]
+    return {(names[e], names[n]) for n in range(1, len(names)) for e in sync.waits[n]}
+
+
+def waits_of(schedule: Schedule, upto: int) -> set[tuple[str, str]]:
+    found: set[tuple[str, str]] = set()
+    steps = schedule.steps
+    for number, step in enumerate(steps):
+        if isinstance(step, Wait | HostWait):
+            lane = step.lane if isinstance(step, Wait) else "host"
+            later = next((s.task for s in steps[number:] if isinstance(s, Launch) and s.lane == lane), "exit")
+            if 0 <= split(later)[1] < upto:
+                found.add((step.event, later))
+    return found
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_a_loop_has_the_waits_of_the_program_written_out_and_those_that_bound_memory(block: int) -> None:
+    for seed in range(block * 15, block * 15 + 15):
+        of = seeded(seed, tasks=8)
+        draws = random.Random(seed)
+        items = frozenset(tensor.name for tensor in of.inputs if draws.random() < 0.6)
+        loop = plan_loop(of, items, inflight=1 + seed % 3)
+        count = len(loop.prologue) + loop.reach + 6
+        found, right = waits_of(loop.schedule(count), count - 3), {w for w in written_out(loop, count) if split(w[1])[1] < count - 3}
+        if right == found:
+            continue
+        # More waits, and others in their place, only where a value would be held too long.
+        held = any(drop.by for issue in loop.steady for drop in (*issue.releases_before, *issue.releases_after))
+        assert held, f"seed {seed}: {sorted(right ^ found)}"
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_no_wait_of_a_loop_can_be_spared(block: int) -> None:
+    for seed in range(block * 12, block * 12 + 12):
+        loop = plan_loop(seeded(seed, tasks=8), inflight=2)
+        count = len(loop.prologue) + 2 * (loop.reach + 1) + 2
+        for place, issue in enumerate(loop.steady):
+            for number in range(len(issue.waits)):
+                less = replace(issue, waits=issue.waits[:number] + issue.waits[number + 1 :])
+                mutant = replace(loop, steady=(*loop.steady[:place], less, *loop.steady[place + 1 :]))
+                assert verify(mutant.schedule(count)), f"seed {seed}: nobody misses {issue.waits[number]} of {issue.task}"
+
+
+def test_more_iterations_than_were_proved_are_proved_too() -> None:
+    for seed in range(30):
+        loop = plan_loop(seeded(seed, tasks=8))
+        assert verify(loop.schedule(loop.proved + 7)) == ()
+        for count in range(1, 5):
+            assert verify(loop.schedule(count)) == ()
