@@ -407,12 +407,21 @@ def run_copy(
         target = empty_for(returned, source, run_device)
     else:
         target = evaluate(dict(call.keywords)["out"], tensors)
+    check_shapes(call, source, target, lane)
+    target.copy_(source, non_blocking=True)
+    return (target,) if call.returns else ()
+
+
+def check_shapes(call: Call, source: torch.Tensor, target: torch.Tensor, lane: str = "") -> None:
+    """Check that a copy does not broadcast.
+
+    Raises:
+        TaskError: SG503.
+    """
     if source.shape != target.shape:
         names = [operand.tensor for operand in call.operands()] + [returned.tensor for returned in call.returns]
         message = f"copies '{names[0]}', {type_text(source)}, to '{names[-1]}', {type_text(target)}"
         raise _error(call, "SG503", message, "the shapes must be equal: copy a view, or change a type", lane)
-    target.copy_(source, non_blocking=True)
-    return (target,) if call.returns else ()
 
 
 def empty_for(returned: Returned, source: torch.Tensor, run_device: torch.device) -> torch.Tensor:

@@ -7,7 +7,7 @@ declared order; so where bytes differ, an operator touches memory that its task 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -125,7 +125,7 @@ def compare(
         fresh = {key: copied(value) if key in written else value for key, value in tensors.items()}
         torch.manual_seed(seed)
         witness = _Witness()
-        running = _executor(schedule, which, ops, where, seed, witness)
+        running = watched_executor(schedule, which, ops, where, seed, witness.watched)
         try:
             finished = running.run(fresh)
             if location.type == "cuda":
@@ -200,7 +200,7 @@ class _Witness:
     def watched(self, operator: Operator, location: torch.device) -> Operator:
         """The operator, noted. A copy becomes a plain call that does the same, since executors do not call its function."""
         call = operator.call
-        function = partial(_copy, call, location) if call.is_copy else operator.function
+        function = partial(copy_call, call, location) if call.is_copy else operator.function
         # What a device task writes to host memory may still be on its way when the call returns: it is hashed on the stream as well.
         hashed_on = None if call.host or location.type == "cpu" else location
         noted = partial(self._noted, call, function, hashed_on)
@@ -230,7 +230,7 @@ class _Witness:
         return found
 
 
-def _copy(call: Call, location: torch.device, *positional: torch.Tensor, **keywords: torch.Tensor) -> Any:
+def copy_call(call: Call, location: torch.device, *positional: torch.Tensor, **keywords: torch.Tensor) -> Any:
     """What `run_copy` does, with the tensors as arguments."""
     out = keywords.pop("out", None)
     (source,) = (*positional, *keywords.values())
@@ -267,17 +267,19 @@ def _digest(tensor: torch.Tensor, device: torch.device | None = None) -> Digest:
     return type_text(tensor), total
 
 
-def _executor(
-    schedule: Schedule, name: str, ops: Operators | None, device: Device, seed: int, witness: _Witness
+def watched_executor(
+    schedule: Schedule, name: str, ops: Operators | None, device: Device, seed: int, watched: Callable[[Operator, torch.device], Operator]
 ) -> Executor:
+    """The executor of that name, which interprets the steps, with `watched` operators: calls that are no copies."""
     from streamgraph.operators import resolve
 
     location = device.location
-    if name not in ("sequential", "eager") and (name != "lanes" or location.type != "cpu"):
-        raise DeviceError(Problem("SG606", f"the executor '{quoted(name)}' cannot run on {location}", None, "use sequential or eager"))
+    if name not in ("sequential", "eager", "lanes"):
+        message = f"the executor '{quoted(name)}' does not call tasks one by one, so they cannot be watched"
+        raise DeviceError(Problem("SG606", message, None, "use sequential, lanes or eager"))
 
     def operators(program: Program) -> tuple[Operator, ...]:
-        return tuple(witness.watched(operator, location) for operator in resolve(program, ops, str(location)))
+        return tuple(watched(operator, location) for operator in resolve(program, ops, str(location)))
 
     if name == "sequential":
         from streamgraph.executors.sequential import SequentialExecutor, without_rings
@@ -286,7 +288,7 @@ def _executor(
     if name == "lanes":
         from streamgraph.executors.lanes import LanesExecutor
 
-        return LanesExecutor(schedule, operators(schedule.program), seed)
+        return LanesExecutor(schedule, operators(schedule.program), seed, device=device)
     from streamgraph.executors.eager import EagerExecutor
 
     return EagerExecutor(schedule, operators(schedule.program), device, seed)

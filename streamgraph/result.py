@@ -9,6 +9,9 @@ from streamgraph.errors import Problem, RunnerError, quoted
 from streamgraph.schedule import Schedule
 
 if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
     import torch
 
     from streamgraph.simulate import Timeline
@@ -65,6 +68,12 @@ class Result(Mapping[str, "torch.Tensor"]):
 
             self._timeline = simulate(self.schedule, self._costs)
         return self._timeline
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write the HTML report of what was run, with its predicted timeline; any suffix of `Schedule.draw` will do. Returns the path."""
+        from streamgraph.render import draw, python_of
+
+        return draw(self.schedule, path, self.timeline, python=python_of(self.schedule))
 
     def inputs_free(self) -> None:
         """Block the host until the host tensors bound to this run may be written again: its copies from them are done.

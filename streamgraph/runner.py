@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from streamgraph.binding import Given, bind, made_up, written_in_place
 from streamgraph.errors import DeviceError, Problem, RunnerError, SpecError, quoted
+from streamgraph.looping import Looper
+from streamgraph.machine import AnyMachine
 from streamgraph.model import OUTPUT_PREFIX, Kind, Output, Program
-from streamgraph.plan import Order, Release, Spec, Streams, as_program, plan
+from streamgraph.plan import Issue, Order, Release, Spec, Streams, as_program, plan
+from streamgraph.portfolio import Policy
+from streamgraph.rebind import Binder
 from streamgraph.result import Result
 from streamgraph.schedule import Schedule
 from streamgraph.validate import near
@@ -23,6 +29,8 @@ from streamgraph.validate import near
 if TYPE_CHECKING:
     from streamgraph.executors import Executor
     from streamgraph.executors.device import Device
+    from streamgraph.executors.lanes_pipeline import LanesPipeline
+    from streamgraph.executors.pipeline import Pipeline
     from streamgraph.operators import Operators
 
 ExecutorName: TypeAlias = Literal["auto", "sequential", "lanes", "eager", "graph"]
@@ -39,7 +47,9 @@ def run(
     streams: Streams = "auto",
     order: Order = "declared",
     release: Release = "default",
+    policy: Policy = "auto",
     costs: Mapping[str, float] | None = None,
+    machine: AnyMachine = None,
     outputs: Iterable[str] | None = None,
     seed: int = 0,
 ) -> Result:
@@ -48,7 +58,10 @@ def run(
     Args and errors as `compile`. On a GPU it returns when everything is issued, and waits only for outputs in host memory.
     """
     options = _Options(device, executor, seed)
-    schedule = _schedule(spec, params, streams, order, release, costs, outputs)
+    planner = partial(
+        plan, streams=streams, order=order, release=release, policy=policy, costs=costs, machine=machine, issue=_issue(executor)
+    )
+    schedule = _schedule(spec, params, outputs, planner)
     if options.simulated:
         return Result({}, schedule, costs=costs)
     invented = made_up(schedule.program, inputs or {}, _find(options.device).location, seed)
@@ -67,7 +80,9 @@ def compile(
     streams: Streams = "auto",
     order: Order = "declared",
     release: Release = "default",
+    policy: Policy = "auto",
     costs: Mapping[str, float] | None = None,
+    machine: AnyMachine = None,
     outputs: Iterable[str] | None = None,
     seed: int = 0,
 ) -> Runner:
@@ -79,8 +94,9 @@ def compile(
         params: values for the spec's `params`.
         ops: the operators that the spec names: a mapping, a module, or a function from a Task to its callable.
         device: "auto" (CUDA where there is some, else the CPU), "cpu", "cuda", "cuda:1", or "sim": runs nothing and predicts times.
-        executor: "auto" ("lanes" on the CPU, "eager" on CUDA), "sequential" (the reference), "lanes", "eager".
-        streams, order, release, costs: as for `plan`; a Schedule has them behind it.
+        executor: "auto" ("lanes" on the CPU, "eager" on CUDA), "sequential" (the reference), "lanes" (a host thread per lane), "eager" (one
+            thread issues to all streams, from the second run on by a compiled function), "graph" (a CUDA graph, replayed from then on).
+        streams, order, release, policy, costs, machine: as for `plan`; a Schedule has them behind it.
         outputs: the results to return instead of those that the spec lists: any tensor's name, a family's for all its members.
         seed: for buffers and inputs that declare `init: random`. The same name and seed give the same bytes on every device.
 
@@ -91,7 +107,10 @@ def compile(
         BindingError: tensors that do not fit.
         DeviceError: SG606, that device or executor is not here.
     """
-    schedule = _schedule(spec, params, streams, order, release, costs, outputs)
+    planner = partial(
+        plan, streams=streams, order=order, release=release, policy=policy, costs=costs, machine=machine, issue=_issue(executor)
+    )
+    schedule = _schedule(spec, params, outputs, planner)
     return Runner(schedule, inputs, ops=ops, device=device, executor=executor, costs=costs, seed=seed)
 
 
@@ -119,13 +138,19 @@ class Runner:
         self._on_thread: int | None = None  # the thread that is in a call
         self._closed = False
         self._executor: Executor | None = None
+        self._ops = ops
+        self._looper: Looper | None = None
+        self._mapping: weakref.ref[Generator[Result, None, None]] | None = None
         if options.simulated:
             return
+        from streamgraph.executors.choose import make_executor
+
         device_layer = _find(options.device)
         self._location = device_layer.location
         self._written = written_in_place(schedule.program, schedule.accesses)
         self._bound = bind(schedule.program, inputs or {}, self._location, written=self._written, complete=False)
-        self._executor = _executor(schedule, ops, options, device_layer)
+        self._executor = make_executor(schedule, ops, options.executor, device_layer, seed, self._bound)
+        self._bind = Binder(schedule.program, self._bound, self._location, self._written)
         # Lanes and left-over values must be wound up in order even if nobody calls `close`.
         self._finalizer = weakref.finalize(self, self._executor.close)
         self._finalizer.atexit = False
@@ -143,24 +168,70 @@ class Runner:
         return self._run({**(inputs or {}), **named})
 
     def _run(self, given: Given, made_up: tuple[str, ...] = ()) -> Result:
-        if not self._running.acquire(blocking=False):
-            message = f"the runner of '{self.schedule.program.name}' is already running"
-            raise RunnerError(Problem("SG605", message, None, "wait for the call to return, or make a second runner with `compile`"))
+        self._begin()
         try:
-            self._on_thread = threading.get_ident()
-            if self._closed:
-                message = f"the runner of '{self.schedule.program.name}' is closed"
-                raise RunnerError(Problem("SG604", message, None, "make a new one with `compile`, or call it inside the `with`"))
             if self._executor is None:
                 return Result({}, self.schedule, costs=self._costs)
-            tensors = bind(self.schedule.program, given, self._location, bound=self._bound, written=self._written)
-            finished = self._executor.run(tensors)
+            finished = self._executor.run(self._bind(given))
             return Result(
                 finished.outputs, self.schedule, made_up=made_up, costs=self._costs, inputs_free=finished.inputs_free
             )
         finally:
             self._on_thread = None
             self._running.release()
+
+    def map(self, items: Iterable[object], *, inflight: int | None = None) -> Iterator[Result]:
+        """Run once for each item, with up to `inflight` items under way before the loop body sees the first of their results.
+
+        Results come in order, and are what a plain loop of calls would give; iterations overlap where memory and lanes allow, and
+        buffers carry over. The loop body must not change what the program reads (make it a task; `inflight=1` is the plain loop).
+        A source may refill the host tensors of an item once `inflight` more items have been pulled. Closing the generator early waits
+        for what is under way.
+
+        Args:
+            items: mappings from the unbound inputs to tensors, tuples in the order of the unbound inputs, or tensors if there is one.
+            inflight: by default the largest number of slots of a ring over iterations, at least 2.
+
+        Raises:
+            SpecError: SG105, `inflight` is no whole number from 1.
+            BindingError: an item does not fit; it is named by its number.
+            RunnerError: SG604 closed, SG605 already running, SG615 the executor has no loops.
+            TaskError: a task raised; the message names the item. No wrong result has been given, and nothing is running.
+        """
+        if self._executor is None:
+            raise RunnerError(Problem("SG608", "a simulated runner maps nothing", None, "run on a device: device='cpu' or 'cuda'"))
+        if self._looper is None:
+            self._looper = Looper(self.schedule, self._executor, self._ops, self._location, self._written)
+        names = tuple(tensor.name for tensor in self.schedule.program.inputs if tensor.name not in self._bound)
+        pipeline = self._looper.pipeline(frozenset(names), inflight)
+        mapped = self._mapped(self._looper, pipeline, items, names)
+        self._mapping = weakref.ref(mapped)
+        return mapped
+
+    def _mapped(
+        self, looper: Looper, pipeline: Pipeline | LanesPipeline | None, items: Iterable[object], names: tuple[str, ...]
+    ) -> Generator[Result, None, None]:
+        self._begin()
+        try:
+            for outputs in looper.results(pipeline, items, self._bound, names):
+                self._on_thread = None
+                yield Result(outputs, self.schedule, costs=self._costs, inputs_free=_paced)
+                self._on_thread = threading.get_ident()
+        finally:
+            self._on_thread = None
+            self._running.release()
+
+    def _begin(self) -> None:
+        """Take the runner for one run, or raise SG605; SG604 if it is closed."""
+        if not self._running.acquire(blocking=False):
+            message = f"the runner of '{self.schedule.program.name}' is already running"
+            remedy = "wait for the call to return, exhaust or close its loop (`map`), or make a second runner with `compile`"
+            raise RunnerError(Problem("SG605", message, None, remedy))
+        if self._closed:
+            self._running.release()
+            message = f"the runner of '{self.schedule.program.name}' is closed"
+            raise RunnerError(Problem("SG604", message, None, "make a new one with `compile`, or call it inside the `with`"))
+        self._on_thread = threading.get_ident()
 
     def close(self) -> None:
         """Drop the buffers, the bound inputs and all that runs left over, and end the threads. Waits for a call under way elsewhere.
@@ -174,11 +245,30 @@ class Runner:
         if self._on_thread == own or (self._on_thread is not None and self._executor is not None and self._executor.runs_on(own)):
             message = f"the runner of '{self.schedule.program.name}' cannot be closed by one of its own tasks"
             raise RunnerError(Problem("SG605", message, None, "close it after the call has returned"))
+        mapped = self._mapping() if self._mapping is not None else None
+        if mapped is not None:
+            with suppress(ValueError):  # it is in the middle of an item, on another thread: wait for it below
+                mapped.close()
         with self._running:
+            if not self._closed and self._looper is not None:
+                self._looper.close()
             if not self._closed and self._executor is not None:
                 self._finalizer()
-                self._bound = {}
+                self._bound = self._bind.bound = {}
             self._closed = True
+
+    @property
+    def source(self) -> str:
+        """The text of the function that executor "eager" calls. For code to keep, see `schedule.to_python()`.
+
+        Raises:
+            RunnerError: SG612 for an executor that has none.
+        """
+        text = getattr(self._executor, "source", None)
+        if not isinstance(text, str):
+            message = f"the runner of '{self.schedule.program.name}' compiles nothing"
+            raise RunnerError(Problem("SG612", message, None, "compile with executor='eager'; `schedule.to_python()` needs no runner"))
+        return text
 
     def __enter__(self) -> Runner:
         return self
@@ -196,6 +286,11 @@ def _find(device: str) -> Device:
     return find(device)
 
 
+def _paced() -> None:
+    message = "the items of a loop are not freed one by one"
+    raise RunnerError(Problem("SG608", message, None, "an item's tensors may be refilled once `inflight` more items have been pulled"))
+
+
 class _Options:
     """Where and how, checked by name; whether it is here is found out later."""
 
@@ -207,29 +302,24 @@ class _Options:
             raise DeviceError(Problem("SG606", f"unknown device '{quoted(device)}'", None, remedy))
         if executor not in known:
             raise DeviceError(Problem("SG606", f"unknown executor '{quoted(executor)}'", None, f"one of: {', '.join(known)}"))
-        if executor == "graph":
-            message = "the executor 'graph' (captured CUDA graphs) does not exist yet"
-            raise DeviceError(Problem("SG606", message, None, "use executor='eager'"))
         self.device, self.executor, self.seed = device, executor, seed
         self.simulated = kind == "sim"
 
 
+def _issue(executor: ExecutorName) -> Issue:
+    """In a CUDA graph launches cost the host nothing, so more lanes may pay off."""
+    return "captured" if executor == "graph" else "eager"
+
+
 def _schedule(
-    spec: Spec,
-    params: Mapping[str, Any] | None,
-    streams: Streams,
-    order: Order,
-    release: Release,
-    costs: Mapping[str, float] | None,
-    outputs: Iterable[str] | None,
+    spec: Spec, params: Mapping[str, Any] | None, outputs: Iterable[str] | None, planner: Callable[..., Schedule]
 ) -> Schedule:
     if outputs is None:
-        return plan(spec, params=params, streams=streams, order=order, release=release, costs=costs)
+        return planner(spec, params=params)
     if isinstance(spec, Schedule):
         message = "a Schedule returns the outputs that it was planned with"
         raise SpecError(Problem("SG212", message, None, "pass `outputs` together with the spec that it was planned from"))
-    program = with_outputs(as_program(spec, params), outputs)
-    return plan(program, streams=streams, order=order, release=release, costs=costs)
+    return planner(with_outputs(as_program(spec, params), outputs))
 
 
 def with_outputs(program: Program, names: Iterable[str]) -> Program:
@@ -261,26 +351,3 @@ def with_outputs(program: Program, names: Iterable[str]) -> Program:
         tasks=tuple(task for task in program.tasks if not task.name.startswith(OUTPUT_PREFIX)),
         outputs=tuple(dict.fromkeys(outputs)),
     )
-
-
-def _executor(schedule: Schedule, ops: Operators | None, options: _Options, device: Device) -> Executor:
-    from streamgraph.operators import resolve
-
-    location = device.location
-    on_cpu = location.type == "cpu"
-    name = options.executor if options.executor != "auto" else ("lanes" if on_cpu else "eager")
-    if name == "lanes" and not on_cpu:
-        message = "the executor 'lanes' (a host thread per lane) runs on the CPU only, so far"
-        raise DeviceError(Problem("SG606", message, None, f"use executor='eager' on {location}, or device='cpu'"))
-    if name == "sequential":
-        from streamgraph.executors.sequential import SequentialExecutor, without_rings
-
-        return SequentialExecutor(schedule.program, resolve(without_rings(schedule.program), ops, str(location)), device, options.seed)
-    operators = resolve(schedule.program, ops, str(location), schedule.accesses)
-    if name == "lanes":
-        from streamgraph.executors.lanes import LanesExecutor
-
-        return LanesExecutor(schedule, operators, options.seed)
-    from streamgraph.executors.eager import EagerExecutor
-
-    return EagerExecutor(schedule, operators, device, options.seed)

@@ -47,6 +47,8 @@ class FakeEvent:
 
     def synchronize(self) -> None:
         self.device.log.append("synchronize")
+        if self.device.graph is not None:
+            raise RuntimeError("operation not permitted when stream is capturing")
         while self.latest is not None and not self.latest.done:
             assert self.device.advance(), "the host waits for an event that can never happen"
 
@@ -57,12 +59,81 @@ class Block:
 
     owner: int
     memory: np.ndarray
+    pool: FakeGraph | None = None  # the graph that it belongs to for good
     recorded: dict[int, FakeStream] = field(default_factory=dict)
     guards: list[Mark] = field(default_factory=list)
 
     @property
     def address(self) -> int:
         return self.memory.ctypes.data
+
+
+class FakeGraph:
+    """What streams were given while they were captured, to be run again in any order that its waits allow."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.device = device
+        self.items: list[tuple[int, Callable[[], None] | Mark | tuple[Mark]]] = []
+        self.joined: dict[int, None] = {}  # handles of the streams in the capture, its own first
+        self.origin: FakeStream | None = None
+
+    def capture_begin(self, *, capture_error_mode: str) -> None:
+        assert self.device.graph is None
+        assert self.device.current is not self.device.default, "the default stream cannot be captured"
+        self.device.graph, self.origin = self, self.device.current
+        self.joined[self.origin.cuda_stream] = None
+
+    def take(self, stream: FakeStream, item: Callable[[], None] | Mark | tuple[Mark]) -> bool:
+        """Record the item if its stream is in the capture, or joins it with a wait for a captured event."""
+        captured = [mark for _, mark in self.items if isinstance(mark, Mark)]
+        if isinstance(item, tuple):
+            if item[0] in captured:
+                self.joined[stream.cuda_stream] = None
+            elif stream.cuda_stream in self.joined:
+                raise RuntimeError("dependency created on uncaptured work in another stream")
+        if stream.cuda_stream not in self.joined:
+            return False
+        self.items.append((stream.cuda_stream, item))
+        return True
+
+    def capture_end(self) -> None:
+        if self.device.graph is not self:
+            raise RuntimeError("this graph is not being captured")
+        self.device.graph = None
+        assert self.origin is not None
+        # Work of every stream must come before the end of the first one.
+        reached: dict[int, int] = {self.origin.cuda_stream: len(self.items)}
+        for number in range(len(self.items) - 1, -1, -1):
+            handle, item = self.items[number]
+            if isinstance(item, tuple) and reached.get(handle, -1) > number:
+                recorded = next(n for n, (_, mark) in enumerate(self.items) if mark is item[0])
+                recorder = self.items[recorded][0]
+                reached[recorder] = max(reached.get(recorder, -1), recorded + 1)
+        for number, (handle, item) in enumerate(self.items):
+            if not isinstance(item, Mark) and number >= reached.get(handle, -1):
+                raise RuntimeError("capturing stream has unjoined work")
+
+    def replay(self) -> None:
+        device, begin = self.device, Mark()
+        device.put(device.current, begin)
+        streams = {handle: FakeStream(-handle) for handle in self.joined}
+        device.streams += streams.values()
+        marks: dict[int, Mark] = {}
+        for stream in streams.values():
+            device.put(stream, (begin,))
+        for handle, item in self.items:
+            if isinstance(item, Mark):
+                marks[id(item)] = item = Mark()
+            elif isinstance(item, tuple):
+                item = (marks[id(item[0])],)
+            device.put(streams[handle], item)
+        for stream in streams.values():
+            end = Mark()
+            device.put(stream, end)
+            device.put(device.current, (end,))
+
+    def reset(self) -> None:
+        self.items = []
 
 
 class FakeDevice:
@@ -79,6 +150,7 @@ class FakeDevice:
         self.device_index = 0
         self.events = 0
         self.capturing = False
+        self.graph: FakeGraph | None = None  # that is being captured
         self.blocks: list[Block] = []
         self.free: list[Block] = []
 
@@ -123,16 +195,34 @@ class FakeDevice:
 
     def record_stream(self, tensor: torch.Tensor, stream: FakeStream) -> None:
         self.log.append("record_stream")
+        assert self.graph is None, "record_stream in a capture holds the memory until its end"
         block = self.block_of(tensor)
         if block is not None and block.owner != stream.cuda_stream:
             block.recorded[stream.cuda_stream] = stream
 
     def is_capturing(self) -> bool:
-        return self.capturing
+        return self.capturing or (self.graph is not None and self.current.cuda_stream in self.graph.joined)
+
+    def new_graph(self) -> FakeGraph:
+        return FakeGraph(self)
+
+    def captures_memory(self) -> bool:
+        return True
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        to, of = self.pointer_to(target), self.pointer_to(source)
+        self.put(self.current, lambda: to.copy_(of))
+
+    def clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        result = self.allocate(tensor.shape, tensor.dtype)
+        self.copy(result, tensor)
+        return result
 
     # --- the device's side ---
 
     def put(self, stream: FakeStream, item: Callable[[], None] | Mark | tuple[Mark]) -> None:
+        if self.graph is not None and self.graph.take(stream, item):
+            return
         stream.queue.append(item)
         while self.random.random() < self.pace and self.advance():
             pass
@@ -160,16 +250,23 @@ class FakeDevice:
         """A tensor of garbage: a freed block of the current stream if one fits."""
         example = torch.empty(tuple(shape), dtype=dtype)
         size, owner = example.numel() * example.element_size(), 0 if host else self.current.cuda_stream
+        pool = self.graph if self.graph is not None and owner in self.graph.joined else None
         fitting = [b for b in self.free if b.owner == owner and b.memory.size == size and all(mark.done for mark in b.guards)]
+        fitting = [block for block in fitting if block.pool is pool]
         if fitting:
             block = fitting[-1]
             self.free.remove(block)
             block.guards, block.recorded = [], {}
             # The host does not touch device memory: whoever gets the block overwrites it when its stream comes to that.
             fill = partial(block.memory.fill, GARBAGE)
-            self.current.queue.append(fill) if owner else fill()
+            if pool is not None:
+                pool.take(self.current, fill)
+            elif owner:
+                self.current.queue.append(fill)
+            else:
+                fill()
         else:
-            block = Block(owner, np.full(size, GARBAGE, np.uint8))
+            block = Block(owner, np.full(size, GARBAGE, np.uint8), pool)
             self.blocks.append(block)
         holder = block.memory[:]  # every tensor over it keeps this object alive, and nothing else does
         tensor = torch.from_numpy(holder).view(dtype).reshape(tuple(shape))
@@ -250,6 +347,21 @@ class FakeDevice:
         else:
             self.put(self.current, work)
         return (target,) if call.returns else ()
+
+    def copy_call(self, call: Call, location: torch.device, lane: str) -> Callable[..., Any]:
+        """Stands in for `launch.copy_call`."""
+
+        def copy(*source: torch.Tensor, out: torch.Tensor | None = None, **named: torch.Tensor) -> Any:
+            (of,) = (*source, *named.values())
+            target = self.allocate(of.shape, of.dtype, host=call.returns[0].device == "cpu") if out is None else out
+            to, of = self.pointer_to(target), self.pointer_to(of)
+            if call.host:
+                to.copy_(of)
+            else:
+                self.put(self.current, lambda: to.copy_(of))
+            return target
+
+        return copy
 
 
 def _apply(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:

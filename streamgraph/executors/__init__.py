@@ -1,10 +1,13 @@
 """Executors: siblings that run a Schedule. Each interprets its steps and nothing else.
 
     sequential   the reference: one task after another in declaration order, on the current stream
-    lanes        one host thread per lane, with host events (the CPU's default)
-    eager        one thread issues all steps to CUDA streams (the GPU's default)
+    lanes        one host thread per lane, each with its own stream on a GPU (the CPU's default); `board` orders the threads
+    eager        one thread issues all steps to CUDA streams, with every check
+    compiled     eager in the first run, then one generated function (the GPU's default): `generate` writes it, `direct` has its calls
+    graph        eager in the first run, then a CUDA graph: `capture` records the steps
 
-`Executor` is their interface. `launch` calls one task, `memory` holds what outlives a run, `device` alone touches `torch.cuda`.
+`Executor` is their interface, `choose` picks one. `launch` calls one task, `memory` holds what outlives a run. `device` is what they know
+of a GPU; of what runs a schedule it, `direct` and `external` (streams beyond PyTorch's pool) alone touch `torch.cuda`.
 """
 
 from __future__ import annotations

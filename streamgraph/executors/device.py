@@ -6,12 +6,13 @@ give it streams that hold their work back and run it in any order the events all
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
 
 from streamgraph.errors import DeviceError, Problem
+from streamgraph.executors.external import further_stream, more_streams
 
 # PyTorch hands out 32 streams per priority and device in turn, then the same ones again (measured with torch 2.11: 70 calls, 32 streams).
 POOL = 32
@@ -55,6 +56,10 @@ class Device(Protocol):
 
     def set_stream(self, stream: Stream) -> None:
         """Send work to `stream` from here on; its device becomes current too."""
+        ...
+
+    def is_current(self, stream: Stream) -> bool:
+        """Whether work of this thread goes to `stream`, and its device is current."""
         ...
 
     def set_device(self, index: int) -> None:
@@ -116,6 +121,10 @@ class HostDevice:
     def set_stream(self, stream: Stream) -> None:
         """Nothing: there is one."""
 
+    def is_current(self, stream: Stream) -> bool:
+        """Always: there is one."""
+        return True
+
     def set_device(self, index: int) -> None:
         """Nothing: there is one."""
 
@@ -168,28 +177,42 @@ class CudaDevice:
         assert isinstance(stream, torch.cuda.Stream)
         torch.cuda.set_stream(stream)
 
+    def is_current(self, stream: Stream) -> bool:
+        """Whether work of this thread goes to `stream`, and its device is current."""
+        # torch.cuda.current_stream makes an object; these two are asked after every task of a lane's thread.
+        number, _, _ = torch._C._cuda_getCurrentStream(self.index)
+        assert isinstance(stream, torch.cuda.Stream)
+        return bool(number == stream.stream_id) and torch._C._cuda_getDevice() == self.index
+
     def set_device(self, index: int) -> None:
         """Make another device current again."""
         torch.cuda.set_device(index)
 
     def new_stream(self, priority: str, taken: Collection[int]) -> Stream:
-        """A stream of the pool whose handle is none of `taken`.
+        """A stream whose handle is none of `taken`: of PyTorch's pool, and where that is exhausted one made through `cuda.bindings`.
 
         Raises:
-            DeviceError: SG606, every stream of that priority is taken.
+            DeviceError: SG606, every stream of that priority is taken, and `cuda.bindings` is not installed.
         """
         # Nothing is made here: the pool's next stream is handed out, and others (NCCL, captures, other runners) draw from it as well.
         for _ in range(2 * POOL):
             stream: Stream = torch.cuda.Stream(self.location, priority=PRIORITIES[priority])  # type: ignore[no-untyped-call]
             if stream.cuda_stream not in taken:
                 return stream
-        problem = Problem(
-            "SG606",
-            f"PyTorch has {POOL} streams of one priority per device, and this schedule needs more of priority '{priority}'",
-            None,
-            "use fewer lanes (`streams=`), or give some of them another priority",
-        )
-        raise DeviceError(problem)
+        if not more_streams():
+            raise DeviceError(_too_many(priority))
+        return further_stream(self.location, PRIORITIES[priority], taken)
+
+    def check_lanes(self, priorities: Sequence[str]) -> None:
+        """Refuse side lanes of these priorities if there cannot be so many streams.
+
+        Raises:
+            DeviceError: SG606.
+        """
+        numbers = [PRIORITIES[priority] for priority in priorities]
+        for priority, number in zip(priorities, numbers, strict=True):
+            if numbers.count(number) > POOL and not more_streams():
+                raise DeviceError(_too_many(priority))
 
     def new_event(self) -> Event:
         """An event without timing. CUDA's own event comes into being at the first record."""
@@ -217,6 +240,22 @@ class CudaDevice:
         """Whether the current stream is being captured into a graph."""
         return torch.cuda.is_current_stream_capturing()
 
+    def new_graph(self) -> torch.cuda.CUDAGraph:
+        """An empty graph."""
+        return torch.cuda.CUDAGraph()
+
+    def captures_memory(self) -> bool:
+        """Whether a captured graph has a pool of memory of its own, as with PyTorch's own allocator."""
+        return torch.cuda.get_allocator_backend() == "native"
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Copy between two tensors of the device, on the current stream."""
+        target.copy_(source, non_blocking=True)
+
+    def clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of a tensor of the device, made on the current stream."""
+        return tensor.clone()
+
 
 def find(name: str) -> Device:
     """The device that a run on `name` uses: "cpu", "cuda", "cuda:1", or "auto", which is CUDA where there is some.
@@ -228,6 +267,12 @@ def find(name: str) -> Device:
         return HostDevice()
     _, _, index = name.partition(":")
     return CudaDevice(int(index) if index else None)
+
+
+def _too_many(priority: str) -> Problem:
+    message = f"PyTorch has {POOL} streams of one priority per device, and this schedule needs more of priority '{priority}'"
+    remedy = "use fewer lanes (`streams=`), give some of them another priority, or install cuda-bindings, which makes further streams"
+    return Problem("SG606", message, None, remedy)
 
 
 def _missing(device: str, why: str) -> Problem:

@@ -13,6 +13,7 @@ from typing_extensions import assert_never
 
 from streamgraph.errors import Problem, RunnerError, TaskError
 from streamgraph.executors import Finished
+from streamgraph.executors.capture import host_task, host_wait, issue, lanes_for, results
 from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.launch import failure, launch
 from streamgraph.executors.memory import Cells, Memory
@@ -32,38 +33,57 @@ class EagerExecutor:
         self.streams: dict[str, Stream] = {}  # by lane; MAIN is the stream of the latest run
         self.pending: dict[int, torch.Tensor] = {}  # values of the run before, by storage
         self._operators = {operator.call.task: operator for operator in operators}
-        self._number = {storage.label: number for number, storage in enumerate(schedule.accesses.storages)}
+        self.number = {storage.label: number for number, storage in enumerate(schedule.accesses.storages)}
         # A record on the host lane, and a wait for it, order issuing threads. There is one here, and it is past the task by then.
         self._host_events = frozenset(s.event for s in schedule.steps if isinstance(s, Record) and s.lane == HOST)
         self._inputs_read = _last_records(schedule)
         self._spare: dict[str, Event] = {}
         self._made_on: Stream | None = None  # where the buffers were made, and where they go back to
-        self._first = True
-        self._broken: TaskError | None = None
+        self.first = True
+        self.broken: TaskError | None = None
 
     def run(self, inputs: Mapping[str, torch.Tensor]) -> Finished:
         """Issue every step. See `Executor.run`."""
-        if self._broken is not None:
-            message = f"the device did not come to rest after an error in task '{self._broken.task}'; this runner cannot run again"
+        if self.broken is not None:
+            message = f"the device did not come to rest after an error in task '{self.broken.task}'; this runner cannot run again"
             raise RunnerError(Problem("SG604", message, None, "mend the task; after an error of CUDA itself, start a new process"))
-        if self.device.is_capturing():
-            message = "the current stream is being captured into a CUDA graph, and a run cannot join a capture yet"
-            raise RunnerError(Problem("SG609", message, None, "call the runner outside `torch.cuda.graph(...)`"))
         main, device_before = self.device.current_stream(), self.device.current_device()
+        capturing = self.device.is_capturing()
+        if capturing:
+            self._check_capture()
         try:
-            self._enter(main)
             with task_mode():
+                if capturing:
+                    return self._run_captured(main, inputs)
+                self.enter(main)
                 return self._run(main, inputs)
         finally:
             self.device.set_stream(main)
             if device_before != self.device.current_device():
                 self.device.set_device(device_before)
 
-    def _enter(self, main: Stream) -> None:
+    def _check_capture(self) -> None:
+        """Refuse a run inside the caller's own capture that cannot join it, before its first step."""
+        problem = host_task(self.schedule) or host_wait(self.schedule)
+        if problem is None and self.first:
+            message = "the current stream is being captured into a CUDA graph, and this runner has not run before"
+            remedy = "call it once outside `torch.cuda.graph(...)`: it makes its buffers and checks its tasks"
+            problem = Problem("SG609", message, None, remedy)
+        if problem is not None:
+            raise RunnerError(problem)
+
+    def _run_captured(self, main: Stream, inputs: Mapping[str, torch.Tensor]) -> Finished:
+        """Issue every step into the graph that the caller is capturing. The buffers are the runner's, so it must outlive the graph."""
+        cells = self.memory.begin(inputs)
+        streams = lanes_for(self.schedule, self.streams, self.device, main)
+        issue(self.schedule, self._operators, self.device, streams, cells, self.number)
+        return Finished(results(self.schedule, cells), _nothing)
+
+    def enter(self, main: Stream) -> None:
         """Make `main` lane 0, ordered after the last run; draw the streams of the side lanes in the first run."""
         last = self.streams.get(MAIN)
         if last is not None and last.cuda_stream != main.cuda_stream:
-            self._follow(main, last)
+            self.follow(main, last)
         for lane in self.schedule.lanes[1:]:
             stream = self.streams.get(lane.name)
             if lane.is_host or (stream is not None and stream.cuda_stream != main.cuda_stream):
@@ -77,7 +97,7 @@ class EagerExecutor:
         if self._made_on is None:
             self._made_on = main
 
-    def _follow(self, later: Stream, earlier: Stream) -> None:
+    def follow(self, later: Stream, earlier: Stream) -> None:
         """Let `later` wait for all that `earlier` holds now."""
         event = self._spare_event(MAIN)
         self.device.record(event, earlier)
@@ -88,7 +108,7 @@ class EagerExecutor:
         cells: Cells = []
         launching: Operator | None = None
         lane = MAIN
-        device, streams, events, number = self.device, self.streams, self.events, self._number
+        device, streams, events, number = self.device, self.streams, self.events, self.number
         device.set_stream(main)
         current = MAIN
         try:
@@ -101,8 +121,8 @@ class EagerExecutor:
                             current = lane
                         issued[lane] = None
                         launching = self._operators[task]
-                        launch(launching, cells, device.location, lane, check=self._first)
-                        if self._first:
+                        launch(launching, cells, device.location, lane, check=self.first)
+                        if self.first:
                             self._check_stream(launching, lane)
                         launching = None
                     case Record(event, lane):
@@ -130,14 +150,14 @@ class EagerExecutor:
                         assert_never(step)
         except BaseException as error:
             raised = failure(error, launching, cells, lane) if launching is not None else error
-            self._come_to_rest(tuple(issued), raised)
+            self.come_to_rest(tuple(issued), raised)
             cells.clear()
             if raised is error:
                 raise
             raise raised from error
         self.pending.update(self.memory.left_over(cells))
-        self._first = False
-        return Finished(self.memory.outputs(cells), self._inputs_free(main))
+        self.first = False
+        return Finished(self.memory.outputs(cells), self.inputs_free(main))
 
     def _check_stream(self, operator: Operator, lane: str) -> None:
         """SG607 if the task left another stream or device current than it found."""
@@ -147,7 +167,7 @@ class EagerExecutor:
             remedy = "use `with torch.cuda.stream(...)`, which puts the old one back"
             raise TaskError(Problem("SG607", message, operator.call.location, remedy), operator.call.task, lane)
 
-    def _come_to_rest(self, issued: Sequence[str], error: BaseException) -> None:
+    def come_to_rest(self, issued: Sequence[str], error: BaseException) -> None:
         """After a failure: lane 0 follows every lane with work of this run, the host follows lane 0, and what is left is dropped."""
         main = self.streams[MAIN]
         try:
@@ -161,7 +181,7 @@ class EagerExecutor:
             last.synchronize()
         except BaseException as second:
             # A device that reports errors for good, or a second Ctrl-C: nothing is known to be idle, so nothing may be dropped.
-            self._broken = error if isinstance(error, TaskError) else TaskError(Problem("SG601", str(error)))
+            self.broken = error if isinstance(error, TaskError) else TaskError(Problem("SG601", str(error)))
             raise error from second
         self.pending.clear()
 
@@ -170,7 +190,7 @@ class EagerExecutor:
             self._spare[lane] = self.device.new_event()
         return self._spare[lane]
 
-    def _inputs_free(self, main: Stream) -> Callable[[], None]:
+    def inputs_free(self, main: Stream) -> Callable[[], None]:
         """A call that blocks the host until no device task of this run reads a bound host input any more. It outlives the executor."""
         names, on_main = self._inputs_read
         device, events = self.device, tuple(self.events[name] for name in names)
@@ -212,6 +232,12 @@ class EagerExecutor:
         for number in dropped:
             del self.pending[number]
 
+    def drop_left_over(self) -> None:
+        """Drop what the latest run left over, now instead of in the next run."""
+        last = self.streams.get(MAIN)
+        if last is not None:
+            self._drop_pending(last)
+
     def runs_on(self, thread: int) -> bool:
         """Never: tasks run on the caller's thread. See `Executor.runs_on`."""
         return False
@@ -219,11 +245,11 @@ class EagerExecutor:
     def close(self) -> None:
         """Drop everything. See `Executor.close`."""
         last = self.streams.get(MAIN)
-        if last is not None and self._broken is None:
-            self._drop_pending(last)
+        if last is not None and self.broken is None:
+            self.drop_left_over()
             assert self._made_on is not None
             if self._made_on.cuda_stream != last.cuda_stream:
-                self._follow(self._made_on, last)
+                self.follow(self._made_on, last)
             if self.memory.has_host_buffers:
                 # The allocator of pinned memory knows of copies, not of kernels that read it.
                 event = self._spare_event(MAIN)
@@ -252,3 +278,7 @@ def _last_records(schedule: Schedule) -> tuple[tuple[str, ...], bool]:
             del open_lanes[step.lane]
     # A side lane always has one: exit follows its last task.
     return tuple(event for lane, event in found.items() if lane not in open_lanes), bool(open_lanes)
+
+
+def _nothing() -> None:
+    """A captured run has read nothing yet."""

@@ -1,10 +1,11 @@
-"""Lanes: one host thread per lane runs that lane's steps; host events order them. The CPU's default.
+"""Lanes: one host thread per lane issues that lane's steps. The CPU's default; on a GPU for tasks that block the host.
 
-A wait is released only by the record of its own run: each run notes its records on a board of its own, so a stale event cannot pass for
-a fresh one. Every wait's record stands before it in issue order, so some lane can always go on; no thread waits with a lock held.
+On a GPU each thread has its lane's stream as its current stream for its whole life. A wait is issued only after its record has been issued
+in this run (see `board`), so what holds for one issuing thread holds here: every wait finds its event, and when a lane drops a value, each
+use that its clock covers has been issued. A release that rests on `record_stream` has no such wait; there the lane first lets the threads
+of the recorded lanes come to the same place in issue order.
 
-After an error at some step no lane issues a step that stands later in the schedule, but those before it are still run: so the error that is
-raised is the first one in issue order, whatever the threads' timing. An interrupt stops every lane at its next step.
+On the CPU a step is done when it has been issued. Streams and events are then names only, and the board alone orders the lanes.
 """
 
 from __future__ import annotations
@@ -18,86 +19,41 @@ from queue import SimpleQueue
 import torch
 from typing_extensions import assert_never
 
-from streamgraph.errors import Problem, RunnerError
+from streamgraph.errors import Problem, RunnerError, TaskError
 from streamgraph.executors import Finished
+from streamgraph.executors.board import AT_ONCE, Board
+from streamgraph.executors.device import Device, HostDevice, Stream
+from streamgraph.executors.lane_steps import LaneStep, Passed, RecordedRelease, Waits, by_lane
+from streamgraph.executors.lane_streams import LaneStreams
 from streamgraph.executors.launch import failure, launch
-from streamgraph.executors.memory import Cells, Memory
+from streamgraph.executors.memory import Memory
 from streamgraph.executors.modes import CallerState
 from streamgraph.model import HOST
 from streamgraph.operators import Operator
-from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Step, Wait
+from streamgraph.schedule import HostWait, Launch, Record, Release, Schedule
 
 Delay = Callable[[str, str], None]
 """A hook for tests, called as `delay(task, "before")` and `delay(task, "after")` on the lane's thread."""
 
-_AT_ONCE = -1  # before the first step
-
-
-class _Board:
-    """One run: which events it has recorded, which lanes have begun and ended, and the earliest error."""
-
-    def __init__(self, steps: int, cells: Cells, state: CallerState) -> None:
-        self.cells, self.state = cells, state
-        self.changed = threading.Condition()
-        self.recorded: set[str] = set()
-        self.begun: set[str] = set()
-        self.ended: set[str] = set()
-        self.limit = steps  # no step from this one on is run
-        self.error: BaseException | None = None
-
-    def record(self, event: str) -> None:
-        with self.changed:
-            self.recorded.add(event)
-            self.changed.notify_all()
-
-    def wait(self, event: str, step: int) -> bool:
-        """Wait for this run's record of the event. False: an error stands before `step`, which is not to be run."""
-        if event in self.recorded:
-            return True
-        with self.changed:
-            while event not in self.recorded and step < self.limit:
-                self.changed.wait()
-        return step < self.limit
-
-    def fail(self, step: int, error: BaseException) -> None:
-        """Note an error; the earliest one wins."""
-        with self.changed:
-            if step < self.limit:
-                self.limit, self.error = step, error
-            self.changed.notify_all()
-
-    def begin(self, lane: str) -> bool:
-        """False if the lane has begun this run already."""
-        with self.changed:
-            fresh = lane not in self.begun
-            self.begun.add(lane)
-            return fresh
-
-    def end(self, lane: str) -> None:
-        with self.changed:
-            self.ended.add(lane)
-            self.changed.notify_all()
-
-    def join(self, lanes: Sequence[str]) -> None:
-        """Wait until these lanes have ended."""
-        with self.changed:
-            while not self.ended.issuperset(lanes):
-                self.changed.wait()
-
 
 class LanesExecutor:
-    """Runs a schedule on the CPU. Lane `main` is the calling thread; each other lane has a thread that lives until `close`."""
+    """Runs a schedule. Lane `main` is the calling thread; each other lane has a thread that lives until `close`."""
 
-    def __init__(self, schedule: Schedule, operators: Sequence[Operator], seed: int = 0, delay: Delay | None = None) -> None:
-        self.schedule, self.delay = schedule, delay
-        self.location = torch.device("cpu")
-        self.memory = Memory(schedule.program, schedule.accesses, self.location, seed)
+    def __init__(
+        self, schedule: Schedule, operators: Sequence[Operator], seed: int = 0, delay: Delay | None = None, device: Device | None = None
+    ) -> None:
+        self.schedule, self.delay, self.device = schedule, delay, device or HostDevice()
+        self.memory = Memory(schedule.program, schedule.accesses, self.device.location, seed)
+        self.lanes = LaneStreams(schedule, self.device)
+        self._on_cpu = isinstance(self.device, HostDevice)
         self._operators = {operator.call.task: operator for operator in operators}
         self._number = {storage.label: number for number, storage in enumerate(schedule.accesses.storages)}
-        self._steps = _by_lane(schedule)
+        self._host_events = frozenset(s.event for s in schedule.steps if isinstance(s, Record) and s.lane == HOST)
+        self._steps, self._at_the_end = by_lane(schedule)
         self._main, *others = self._steps
         self._first = True
-        self._broken = False
+        self._broken: str | None = None
+        self._current: dict[str, int] = {}  # the handle of the stream that a lane's thread has as its own
         self._queues: dict[str, SimpleQueue[Callable[[], None] | None]] = {}
         self._threads: list[threading.Thread] = []
         # A runner that is dropped without `close` must not leave its threads waiting.
@@ -112,127 +68,170 @@ class LanesExecutor:
             self._threads.append(thread)
 
     def run(self, inputs: Mapping[str, torch.Tensor]) -> Finished:
-        """Run every step. See `Executor.run`."""
-        if self._broken:
-            raise RunnerError(
-                Problem("SG604", "an earlier run was abandoned while a task was still running; this runner cannot run again", None,
-                        "make a new runner")
-            )  # fmt: skip
-        board = _Board(len(self.schedule.steps), self.memory.begin(inputs), CallerState.take())
-        joined = False
+        """Issue every step. See `Executor.run`."""
+        if self._broken is not None:
+            raise RunnerError(Problem("SG604", f"{self._broken}; this runner cannot run again", None, "make a new runner"))
+        if self.device.is_capturing():
+            message = "the current stream is being captured into a CUDA graph, and threads cannot issue into a capture"
+            raise RunnerError(Problem("SG609", message, None, "call the runner outside `torch.cuda.graph(...)`"))
+        main, device_before = self.device.current_stream(), self.device.current_device()
         try:
-            try:
-                self._hand_out(board)
-                self._lane(board, self._main)
-            except BaseException as interrupt:  # between two steps; the errors of steps are on the board already
-                board.fail(_AT_ONCE, interrupt)
-                self._hand_out(board)  # a lane that has its job already does not begin again
-            self._join(board)
-            joined = True
+            self.lanes.enter(main)
+            self.device.set_stream(main)
+            return self._run(inputs)
         finally:
-            self._broken = not joined
+            self.device.set_stream(main)
+            if device_before != self.device.current_device():
+                self.device.set_device(device_before)
+
+    def _run(self, inputs: Mapping[str, torch.Tensor]) -> Finished:
+        board = Board(len(self.schedule.steps), self.memory.begin(inputs), CallerState.take())
+        self._broken = "an earlier run was abandoned while a task was still running"
+        try:
+            self._hand_out(board)
+            self._lane(board, self._main)
+        except BaseException as interrupt:  # between two steps; the errors of steps are on the board already
+            board.fail(AT_ONCE, interrupt)
+            self._hand_out(board)  # a lane that has its job already does not begin again
+        self._join(board)
+        self._broken = None
         cells = board.cells
         if board.error is not None:
+            self._come_to_rest(board)
             cells.clear()
             try:
                 raise board.error
             finally:
                 del board  # the error's traceback leads here, and the board to the error
+        for number, lane in self._at_the_end:
+            tensor = cells[number]
+            assert tensor is not None, "bug in streamgraph: record_stream of a value after its release"
+            self.device.record_stream(tensor, self.lanes.streams[lane])
+        if not self._on_cpu:  # where everything is done by now, and nothing needs to be kept
+            self.lanes.pending.update(self.memory.left_over(cells))
         self._first = False
-        return Finished(self.memory.outputs(cells), _nothing)
+        outputs = self.memory.outputs(cells)
+        cells.clear()  # a thread that has ended its lane may hold the board a moment longer
+        return Finished(outputs, self.lanes.inputs_free())
 
-    def _hand_out(self, board: _Board) -> None:
+    def _hand_out(self, board: Board) -> None:
         for lane, queue in self._queues.items():
             queue.put(partial(self._lane, board, lane))
 
-    def _join(self, board: _Board) -> None:
+    def _join(self, board: Board) -> None:
         lanes = list(self._queues)
         try:
             board.join(lanes)
         except BaseException as interrupt:
             # Every lane ends with the task that it is in. A second interrupt in that time gives up on it.
-            board.fail(_AT_ONCE, interrupt)
+            board.fail(AT_ONCE, interrupt)
             board.join(lanes)
 
-    def _lane(self, board: _Board, lane: str) -> None:
-        """Run one lane's steps of one run, on the thread that calls this."""
+    def _come_to_rest(self, board: Board) -> None:
+        assert board.error is not None
+        try:
+            self.lanes.come_to_rest(board.launched)
+        except BaseException as second:
+            # A device that reports errors for good, or a second Ctrl-C: nothing is known to be idle, so nothing may be dropped.
+            task = f" in task '{board.error.task}'" if isinstance(board.error, TaskError) else ""
+            self._broken = f"the device did not come to rest after an error{task}"
+            raise board.error from second
+
+    def _lane(self, board: Board, lane: str) -> None:
+        """Issue one lane's steps of one run, on the thread that calls this."""
         if not board.begin(lane):
             return
-        step = _AT_ONCE
+        step = AT_ONCE
         try:
+            stream = self.lanes.streams[lane]
+            if lane != self._main and self._current.get(lane) != stream.cuda_stream:
+                self.device.set_stream(stream)
+                self._current[lane] = stream.cuda_stream
             with board.state.applied():
                 for step, what in self._steps[lane]:
-                    if step >= board.limit or not self._step(board, step, what):
+                    if step >= board.limit or not self._step(board, step, what, stream):
                         break
         except BaseException as error:
-            board.fail(step if isinstance(error, Exception) else _AT_ONCE, error)
+            self._current.pop(lane, None)  # a task that failed may have left any stream current
+            board.fail(step if isinstance(error, Exception) else AT_ONCE, error)
         finally:
             board.end(lane)
 
-    def _step(self, board: _Board, step: int, what: Step) -> bool:
-        """Run one step. False: an error that stands before it came up while it waited."""
-        cells = board.cells
+    def _step(self, board: Board, step: int, what: LaneStep, stream: Stream) -> bool:
+        """Issue one step. False: an error that stands before it came up while it waited."""
         match what:
             case Launch(task, lane):
-                self._launch(self._operators[task], cells, lane)
-            case Record(event, _):
-                board.record(event)
-            case Wait(event, _):
-                return board.wait(event, step)
-            case HostWait(event, previous):
-                # The run before has ended, on every lane, before this one began.
-                return previous or board.wait(event, step)
-            case Release(storage, _, previous):
-                if not previous:  # nothing is left over between two runs
-                    cells[self._number[storage]] = None
-            case RecordStream():
-                pass  # a matter between an allocator and streams
+                board.launched[lane] = None
+                self._launch(self._operators[task], board, lane, stream)
+            case Record(event, lane):
+                if lane != HOST:
+                    self.device.record(self.lanes.events[event], stream)
+                board.mark(event)
+            case Waits(events):
+                if not board.wait(events, step):
+                    return False
+                for event in events:
+                    if event not in self._host_events:  # else the host is past the task by now
+                        self.device.wait(self.lanes.events[event], stream)
+            case HostWait(event, True):
+                if not self.lanes.first:
+                    self.lanes.previous[event].synchronize()
+            case HostWait(event, _):
+                if not board.wait((event,), step):
+                    return False
+                self.lanes.events[event].synchronize()
+            case Release(storage, _, True):
+                self.lanes.pending.pop(self._number[storage], None)
+            case Release(storage, _, _):
+                board.cells[self._number[storage]] = None
+            case Passed():
+                board.mark(what)
+            case RecordedRelease(number, storage, lanes):
+                if not board.wait([Passed(number, lane) for lane in lanes], step):
+                    return False
+                self._release_recorded(board, self._number[storage], lanes)
             case _:
                 assert_never(what)
         return True
 
-    def _launch(self, operator: Operator, cells: Cells, lane: str) -> None:
+    def _launch(self, operator: Operator, board: Board, lane: str, stream: Stream) -> None:
         try:
             if self.delay is not None:
                 self.delay(operator.call.task, "before")
-            launch(operator, cells, self.location, lane, check=self._first)
+            launch(operator, board.cells, self.device.location, lane, check=self._first)
+            if not self.device.is_current(stream):
+                message = f"task '{operator.call.task}' @{lane} left another stream or device current than it found"
+                remedy = "use `with torch.cuda.stream(...)`, which puts the old one back"
+                raise TaskError(Problem("SG607", message, operator.call.location, remedy), operator.call.task, lane)
             if self.delay is not None:
                 self.delay(operator.call.task, "after")
         except BaseException as error:
-            raised = failure(error, operator, cells, lane)
+            raised = failure(error, operator, board.cells, lane)
             if raised is error:
                 raise
             raise raised from error
+
+    def _release_recorded(self, board: Board, number: int, lanes: tuple[str, ...]) -> None:
+        tensor = board.cells[number]
+        assert tensor is not None, "bug in streamgraph: record_stream of a value after its release"
+        for lane in lanes:
+            self.device.record_stream(tensor, self.lanes.streams[lane])
+        board.cells[number] = None
 
     def runs_on(self, thread: int) -> bool:
         """See `Executor.runs_on`."""
         return any(own.ident == thread for own in self._threads)
 
     def close(self) -> None:
-        """Drop the buffers and end the threads. See `Executor.close`."""
+        """Drop everything and end the threads. See `Executor.close`."""
         self._end_threads()
         for thread in self._threads:
             # A finalizer may run on any thread, one of these among them; an abandoned task must not hold up who closes.
-            if thread is not threading.current_thread() and not self._broken:
+            if thread is not threading.current_thread() and self._broken is None:
                 thread.join()
         self._threads.clear()
+        self.lanes.close(self._broken is None, self.memory.has_host_buffers)
         self.memory.close()
-
-
-def _by_lane(schedule: Schedule) -> dict[str, tuple[tuple[int, Step], ...]]:
-    """Each lane's steps with their place in issue order; `main` first, lanes without a step left out. Host waits belong to lane `host`.
-
-    A release that rests on `record_stream` is left out too: it is safe for an allocator that waits for the recorded lane, but here the
-    owner's thread would drop the reference before that lane has even begun. The value goes with the run instead.
-    """
-    recorded = {step.storage for step in schedule.steps if isinstance(step, RecordStream)}
-    found: dict[str, list[tuple[int, Step]]] = {schedule.lanes[0].name: []}
-    for number, step in enumerate(schedule.steps):
-        if isinstance(step, Release) and step.storage in recorded:
-            continue
-        lane = HOST if isinstance(step, HostWait) else step.lane
-        found.setdefault(lane, []).append((number, step))
-    return {lane: tuple(steps) for lane, steps in found.items()}
 
 
 def _serve(queue: SimpleQueue[Callable[[], None] | None]) -> None:
@@ -245,7 +244,3 @@ def _serve(queue: SimpleQueue[Callable[[], None] | None]) -> None:
 def _end_threads(queues: Mapping[str, SimpleQueue[Callable[[], None] | None]]) -> None:
     for queue in queues.values():
         queue.put(None)
-
-
-def _nothing() -> None:
-    """Host inputs are free at once: every task has ended."""

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Callable
 from pathlib import Path
 from traceback import walk_tb
+from typing import Any
 
 import torch
 
-from streamgraph.calls import check_alias, check_kept, check_returned, describe, layouts, run_copy
+from streamgraph.calls import (
+    Call,
+    check_alias,
+    check_kept,
+    check_returned,
+    check_shapes,
+    describe,
+    empty_for,
+    layouts,
+    place,
+    run_copy,
+    torch_dtype,
+)
 from streamgraph.errors import Location, Problem, TaskError, quoted
 from streamgraph.executors.memory import Cells
 from streamgraph.operators import Operator
@@ -40,8 +54,40 @@ def launch(operator: Operator, cells: Cells, location: torch.device, lane: str, 
             returned = result if call.returns_sequence else (result,)
         else:
             return
-    for place, tensor in zip(call.returns, returned, strict=True):
-        cells[place.storage] = tensor
+    for target, tensor in zip(call.returns, returned, strict=True):
+        cells[target.storage] = tensor
+
+
+def copy_call(call: Call, location: torch.device, lane: str) -> Callable[..., torch.Tensor]:
+    """The built-in `copy` of one task as a function: of the source, and with `out` of the target. What `run_copy` does, looked up once.
+
+    Raises, when called:
+        TaskError: SG503 if the shapes differ.
+    """
+    if not call.returns:
+
+        def into(*source: torch.Tensor, out: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
+            (given,) = (*source, *named.values())
+            if given.shape != out.shape:
+                check_shapes(call, given, out, lane)
+            return out.copy_(given, non_blocking=True)
+
+        return into
+    (returned,) = call.returns
+    options: dict[str, Any] = {"device": place(returned.device, location)}
+    if returned.type is not None:
+        options["dtype"] = torch_dtype(returned.type)
+    if returned.pinned and options["device"].type == "cpu" and location.type == "cuda":
+        options["pin_memory"] = True
+    shape = returned.type.shape if returned.type is not None else None
+
+    def anew(*source: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
+        (given,) = (*source, *named.values())
+        if shape is not None and given.shape != shape:
+            check_shapes(call, given, empty_for(returned, given, location), lane)
+        return torch.empty_like(given, **options).copy_(given, non_blocking=True)
+
+    return anew
 
 
 def failure(error: BaseException, operator: Operator, cells: Cells, lane: str) -> BaseException:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import torch
@@ -36,17 +36,29 @@ class Memory:
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> Cells:
         """The cells of a new run. The first time it makes the buffers, whose first bytes are written on the current stream."""
         cells: Cells = [None] * len(self.accesses.storages)
-        if len(self._buffers) < len(self._lasting):
-            self._buffers = {number: self.make(number) for number in self._lasting}
+        self.prepare()
         for number, buffer in self._buffers.items():
             cells[number] = buffer
         for number, name in self._inputs:
             cells[number] = inputs[name]
         return cells
 
+    def prepare(self) -> None:
+        """Make the buffers, if they are not there; their first bytes are written on the current stream."""
+        if len(self._buffers) < len(self._lasting):
+            self._buffers = {number: self.make(number) for number in self._lasting}
+
     def make(self, number: int) -> torch.Tensor:
         """New memory for a buffer, filled as its declaration says."""
         return initial(self.program.tensor_named[self.accesses.storages[number].tensor], self.location, self.seed)
+
+    def buffer(self, number: int) -> torch.Tensor:
+        """A buffer, which the first run has made."""
+        return self._buffers[number]
+
+    def buffers(self) -> Iterable[tuple[int, torch.Tensor]]:
+        """All buffers that have been made, by storage number."""
+        return self._buffers.items()
 
     def outputs(self, cells: Cells) -> dict[str, torch.Tensor]:
         """The results of a run, by the key that the caller reads."""

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from streamgraph.executors.compiled import CompiledExecutor
 from streamgraph.executors.device import CudaDevice
 from streamgraph.executors.eager import EagerExecutor
+from streamgraph.executors.graph import GraphExecutor
 from streamgraph.model import Program, Task
 from streamgraph.operators import resolve
 from streamgraph.schedule import Schedule
@@ -40,6 +42,20 @@ def eager(schedule: Schedule, ops: Any = None) -> EagerExecutor:
     device = CudaDevice()
     operators = resolve(schedule.program, ops or mix_for(schedule.program, "cuda"), str(device.location), schedule.accesses)
     return EagerExecutor(schedule, operators, device)
+
+
+def compiled(schedule: Schedule, ops: Any = None) -> CompiledExecutor:
+    """The compiled executor of a schedule that nobody has verified; its first run is the interpreter's."""
+    device = CudaDevice()
+    operators = resolve(schedule.program, ops or mix_for(schedule.program, "cuda"), str(device.location), schedule.accesses)
+    return CompiledExecutor(schedule, operators, device)
+
+
+def graphed(schedule: Schedule, ops: Any = None) -> GraphExecutor:
+    """The graph executor of a schedule that nobody has verified; its first run is the interpreter's."""
+    device = CudaDevice()
+    operators = resolve(schedule.program, ops or mix_for(schedule.program, "cuda"), str(device.location), schedule.accesses)
+    return GraphExecutor(schedule, operators, device, 0, {})
 
 
 def inputs_on_gpu(of: Program, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

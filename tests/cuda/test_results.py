@@ -10,7 +10,8 @@ import torch
 
 from streamgraph.builder import Graph
 from streamgraph.errors import DeviceError, RunnerError
-from streamgraph.executors.device import CudaDevice
+from streamgraph.executors.device import POOL, CudaDevice
+from streamgraph.executors.external import more_streams
 from streamgraph.model import Program
 from streamgraph.plan import as_program, plan
 from streamgraph.runner import compile, run
@@ -129,32 +130,43 @@ def test_bound_host_inputs_may_be_rewritten_after_inputs_free() -> None:
     assert [(result == number).all().item() for number, result in enumerate(results)] == [True] * 4
 
 
-def test_every_lane_has_a_stream_of_its_own_and_too_many_lanes_are_refused() -> None:
-    def wide(lanes: int) -> Graph:
-        made = Graph("wide")
-        x = made.input("x", "i64[8]")
-        for lane in range(lanes):
-            made.output(made.task(f"t{lane}", torch.neg, reads=x, writes=f"y{lane}", stream=f"lane{lane}"))
-        return made
+def wide(lanes: int) -> Graph:
+    made = Graph("wide")
+    x = made.input("x", "i64[8]")
+    for lane in range(lanes):
+        made.output(made.task(f"t{lane}", torch.neg, reads=x, writes=f"y{lane}", stream=f"lane{lane}"))
+    return made
 
+
+@pytest.mark.parametrize("lanes", [30, 45])
+def test_every_lane_has_a_stream_of_its_own_also_beyond_those_of_the_pool(lanes: int) -> None:
     x = torch.arange(8, device="cuda")
+    if lanes > POOL and not more_streams():
+        with pytest.raises(DeviceError, match="SG606"):
+            compile(wide(lanes), device="cuda")
+        return
     for caller in (torch.cuda.default_stream(), torch.cuda.Stream()):
-        with torch.cuda.stream(caller), compile(wide(30), device="cuda") as runner:
+        with torch.cuda.stream(caller), compile(wide(lanes), device="cuda") as runner:
             caller.wait_stream(torch.cuda.default_stream())
-            outputs = runner(x=x)
+            for _ in range(3):
+                outputs = runner(x=x)
             streams = runner._executor.streams  # type: ignore[union-attr]
             handles = [stream.cuda_stream for lane, stream in streams.items() if lane != "host"]
-            assert len(set(handles)) == len(handles) == 31
+            assert len(set(handles)) == len(handles) == lanes + 1
             assert all(torch.equal(output, -x) for output in outputs.values())
-    with compile(wide(33), device="cuda") as runner, pytest.raises(DeviceError, match="SG606"):
-        runner(x=x)
+            torch.cuda.synchronize()
 
 
-def test_a_run_inside_a_capture_is_refused_and_the_capture_lives_on() -> None:
+def test_too_many_lanes_are_refused_when_the_runner_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamgraph.executors.device.more_streams", lambda: False)
+    with pytest.raises(DeviceError, match="SG606"):
+        compile(wide(33), device="cuda")
+
+
+def test_a_run_inside_a_capture_joins_it_but_not_before_the_runner_has_run_once() -> None:
     of = CHAINS["RAW"].program()
     with compile(of, ops=mix_for(of, "cuda"), device="cuda") as runner:
         x = inputs_of(of, 0)["x"].cuda()
-        runner(x=x)
         graph, y = torch.cuda.CUDAGraph(), torch.zeros(8, dtype=torch.int64, device="cuda")
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
@@ -164,14 +176,26 @@ def test_a_run_inside_a_capture_is_refused_and_the_capture_lives_on() -> None:
         graph.replay()
         assert torch.equal(y, x)
         assert torch.equal(runner(x=x)["r"].cpu(), expected_of(of, 1)[0]["r"])
-        del graph
+        torch.cuda.synchronize()
+        second = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(second):
+            result = runner(x=x)["r"]
+            after = result + 1
+        for seed in range(1, 4):
+            x.copy_(inputs_of(of, seed)["x"])
+            second.replay()
+            right = expected_of(of, 1, seed)[0]["r"]
+            assert torch.equal(result.cpu(), right)
+            assert torch.equal(after.cpu(), right + 1)
+        assert torch.equal(runner(x=x)["r"].cpu(), right)
+        torch.cuda.synchronize()
+        del graph, second, result, after
 
 
 def test_devices_and_executors_that_are_not_here_are_refused() -> None:
     of = CHAINS["RAW"].program()
-    for options in ({"device": f"cuda:{torch.cuda.device_count()}"}, {"device": "cuda", "executor": "lanes"}):
-        with pytest.raises(DeviceError, match="SG606"):
-            run(of, inputs_of(of, 0), ops=mix_for(of), **options)  # type: ignore[arg-type]
+    with pytest.raises(DeviceError, match="SG606"):
+        run(of, inputs_of(of, 0), ops=mix_for(of), device=f"cuda:{torch.cuda.device_count()}")
 
 
 def test_random_inputs_are_the_same_on_both_devices() -> None:
@@ -180,3 +204,16 @@ def test_random_inputs_are_the_same_on_both_devices() -> None:
     on_cpu = run(of, ops=mix_for(of), device="cpu", seed=5)
     assert on_gpu.made_up == on_cpu.made_up == ("x",)
     assert same(on_gpu, on_cpu)
+
+
+def test_a_lane_of_high_priority_gets_a_stream_of_high_priority() -> None:
+    made = Graph("urgent")
+    x = made.input("x", "i64[8]")
+    made.stream("copy", priority="high")
+    for lane in ("copy", "other"):
+        made.output(made.task(f"on_{lane}", torch.neg, reads=x, writes=f"y_{lane}", stream=lane))
+    with compile(made, device="cuda") as runner:
+        runner(x=torch.arange(8, device="cuda"))
+        streams = runner._executor.streams  # type: ignore[union-attr]
+        assert streams["copy"].priority < streams["other"].priority == 0
+        torch.cuda.synchronize()

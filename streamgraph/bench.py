@@ -1,0 +1,293 @@
+"""Bench: one schedule under every executor that the device has; how long a run takes there, and which setting is worth it.
+
+The executors take turns in every repeat, so that whatever drifts hits all of them alike. A run is timed from the call until its results are
+there. Each executor's results are compared with those of the tasks one after another: one that differs is never recommended.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from streamgraph.binding import Given, bind, made_up, written_in_place
+from streamgraph.compare import copied, copy_call, delta, watched_executor
+from streamgraph.errors import DeviceError, StreamgraphError
+from streamgraph.runner import ExecutorName, Runner
+from streamgraph.schedule import Schedule
+
+if TYPE_CHECKING:
+    import torch
+
+    from streamgraph.executors.device import Device
+    from streamgraph.operators import Operator, Operators
+    from streamgraph.result import Result
+
+# The simplest first: with equal times, an earlier one is the better choice.
+EXECUTORS: tuple[ExecutorName, ...] = ("sequential", "eager", "lanes", "graph")
+WARM = 3  # runs before the first repeat: checks, compilation, capture, and what CUDA loads at first use
+WORTH_IT = 0.02  # a setting that is less simple must save more than this share of the time,
+OFTEN = 0.75  # and be faster in this share of the repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One executor: `times` are the microseconds of each timed run, in the order of the repeats.
+
+    `host` is the median time until the call returns. `memory` is the peak of device memory in bytes, above what was in use before, with the
+    runner's own buffers; None on the CPU. `overlap`: how many tasks were under way at once, on average; None if that was not measured.
+    `equal`: the same results as one after another. With a `reason`, this executor could not be used here, and there are no figures.
+    """
+
+    executor: ExecutorName
+    times: tuple[float, ...] = ()
+    host: float = 0.0
+    memory: int | None = None
+    overlap: float | None = None
+    equal: bool = True
+    reason: str = ""
+
+    @property
+    def median(self) -> float:
+        """Microseconds of a run."""
+        return statistics.median(self.times)
+
+    def beats(self, other: Measured) -> bool:
+        """Whether it is worth it: by more than 2 %, and not just by luck."""
+        wins = sum(mine < its for mine, its in zip(self.times, other.times, strict=True))
+        return self.median < other.median * (1 - WORTH_IT) and wins >= OFTEN * len(self.times)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What `bench` found, the executors in the order of `EXECUTORS`."""
+
+    schedule: Schedule
+    device: str
+    repeats: int
+    rows: tuple[Measured, ...]
+    made_up: tuple[str, ...]
+
+    @property
+    def best(self) -> Measured:
+        """The simplest setting that no other one with right results beats by more than 2 %, in three quarters of the repeats or more."""
+        first, *others = [row for row in self.rows if not row.reason and row.equal]
+        for row in others:
+            if row.beats(first):
+                first = row
+        return first
+
+    def speedup(self, row: Measured) -> float:
+        """How much faster than the tasks one after another."""
+        return self.rows[0].median / row.median
+
+
+def bench(
+    schedule: Schedule, inputs: Given | None = None, *, ops: Operators | None = None, device: str = "auto", repeats: int = 20,
+    seed: int = 0, overlap: bool = True,
+) -> Bench:  # fmt: skip
+    """Time a schedule under each executor. Inputs that are not given but declare `init` are made up; those given stay as they are.
+
+    Args:
+        repeats: timed runs of each executor.
+        overlap: also time every task within some more runs, for `Measured.overlap`.
+
+    Raises:
+        BindingError, OperatorError, TaskError: as `run`, from the tasks one after another; for another executor it is its row's reason.
+        DeviceError: SG606, the device is not here.
+    """
+    import torch
+
+    from streamgraph.executors.device import find
+
+    where = find(device)
+    location = where.location
+    on_gpu = location.type == "cuda"
+    program = schedule.program
+    invented = made_up(program, inputs or {}, location, seed)
+    written = written_in_place(program, schedule.accesses)
+    tensors = bind(program, {**invented, **(inputs or {})}, location, written=written)
+
+    def fresh() -> dict[str, torch.Tensor]:
+        return {name: copied(value) if name in written else value for name, value in tensors.items()}
+
+    def prepared(executor: ExecutorName, stack: ExitStack) -> _Running:
+        own = fresh()
+        torch.manual_seed(seed)
+        runner = stack.enter_context(Runner(schedule, own, ops=ops, device=device, executor=executor, seed=seed))
+        return _Running(runner, {name: own[name] for name in written}, location if on_gpu else None)
+
+    peaks: dict[str, int] = {}
+    reasons: dict[str, str] = {}
+    equal: dict[str, bool] = {}
+    rows = []
+    with torch.random.fork_rng(devices=[location.index] if on_gpu else []):
+        with ExitStack() as stack:
+            expected: dict[str, torch.Tensor] = {}
+            running: dict[ExecutorName, _Running] = {}
+            for executor in EXECUTORS:
+                try:
+                    if on_gpu:
+                        with ExitStack() as alone:
+                            peaks[executor] = _peak(lambda executor=executor, alone=alone: prepared(executor, alone), location)
+                    one = prepared(executor, stack)
+                    # What an executor does first is not what it does later (checks, compilation, capture): both must be right.
+                    found = [one.results() for _ in range(WARM)]
+                except StreamgraphError as error:
+                    if executor == EXECUTORS[0]:
+                        raise
+                    reasons[executor] = error.problems[0].message
+                    continue
+                expected = expected or _numbered(found)
+                equal[executor] = not any(delta(value, _numbered(found)[name]) for name, value in expected.items())
+                running[executor] = one
+            times: dict[str, list[tuple[float, float]]] = {executor: [] for executor in running}
+            turns = list(running.items())
+            for repeat in range(repeats):
+                for place in range(len(turns)):
+                    executor, one = turns[(place + repeat) % len(turns)]
+                    times[executor].append(one.timed())
+        for executor in EXECUTORS:
+            if executor in reasons:
+                rows.append(Measured(executor, reason=reasons[executor]))
+                continue
+            host = statistics.median(issued for issued, _ in times[executor])
+            share = _overlap(schedule, executor, ops, where, fresh(), seed) if overlap else None
+            whole = tuple(total for _, total in times[executor])
+            rows.append(Measured(executor, whole, host, peaks.get(executor), share, equal[executor]))
+    return Bench(schedule, str(location), repeats, tuple(rows), tuple(invented))
+
+
+class _Running:
+    """A runner with inputs of its own."""
+
+    def __init__(self, runner: Runner, written: Mapping[str, torch.Tensor], on_gpu: torch.device | None) -> None:
+        self.runner, self.written, self.on_gpu = runner, written, on_gpu
+
+    def timed(self) -> tuple[float, float]:
+        """Microseconds until the call returned, and until its results were there."""
+        self.wait()
+        begun = time.perf_counter()
+        result = self.runner()
+        issued = time.perf_counter()
+        self.wait()
+        ended = time.perf_counter()
+        del result
+        return (issued - begun) * 1e6, (ended - begun) * 1e6
+
+    def results(self) -> dict[str, torch.Tensor]:
+        """The outputs of one run, and the inputs that it has changed, as copies in host memory."""
+        result: Result = self.runner()
+        self.wait()
+        return {name: value.detach().cpu().clone() for name, value in {**result, **self.written}.items()}
+
+    def wait(self) -> None:
+        """Until the device is idle."""
+        if self.on_gpu is not None:
+            import torch
+
+            torch.cuda.synchronize(self.on_gpu)
+
+
+def _numbered(runs: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {f"{name} of run {number}": value for number, run in enumerate(runs) for name, value in run.items()}
+
+
+def _peak(prepare: Any, location: torch.device) -> int:
+    """Bytes at the peak of some runs back to back, of a runner that is alone on the device."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    torch.cuda.synchronize(location)
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(location)
+    one = prepare()
+    for _ in range(WARM):
+        one.runner()
+    torch.cuda.synchronize(location)
+    torch.cuda.reset_peak_memory_stats(location)
+    for _ in range(WARM):
+        one.runner()
+    torch.cuda.synchronize(location)
+    return int(torch.cuda.max_memory_allocated(location)) - before
+
+
+class _Stopwatch:
+    """Notes when each task of a run began and ended: on the device by events on its own stream, else by the host's clock."""
+
+    def __init__(self, location: torch.device) -> None:
+        self.location = location
+        self.marks: list[tuple[Any, Any]] = []
+
+    def begin(self) -> None:
+        """A new run. On a GPU the clocks of host and device are set to zero together."""
+        self.marks.clear()
+        if self.location.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self.location)
+            self.zero = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self.zero.record(torch.cuda.current_stream(self.location))
+            self.zero.synchronize()
+        self.begun = time.perf_counter()
+
+    def watched(self, operator: Operator, location: torch.device) -> Operator:
+        """The operator between two marks."""
+        call = operator.call
+        function = partial(copy_call, call, location) if call.is_copy else operator.function
+        on_host = call.host or location.type == "cpu"
+        return replace(operator, function=partial(self._timed, function, on_host), call=replace(call, is_copy=False))
+
+    def _timed(self, function: Callable[..., Any], on_host: bool, *positional: Any, **keywords: Any) -> Any:
+        first = self._mark(on_host)
+        result = function(*positional, **keywords)
+        self.marks.append((first, self._mark(on_host)))
+        return result
+
+    def _mark(self, on_host: bool) -> Any:
+        if on_host:
+            return (time.perf_counter() - self.begun) * 1e3
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.location))
+        return event
+
+    def overlap(self) -> float | None:
+        """How many tasks were under way at once, on average, between the first one's begin and the last one's end. The run is over."""
+        spans = [tuple(mark if isinstance(mark, float) else self.zero.elapsed_time(mark) for mark in pair) for pair in self.marks]
+        whole = max((end for _, end in spans), default=0.0) - min((begin for begin, _ in spans), default=0.0)
+        return sum(end - begin for begin, end in spans) / whole if whole > 0 else None
+
+
+def _overlap(
+    schedule: Schedule, executor: str, ops: Operators | None, device: Device, tensors: Mapping[str, torch.Tensor], seed: int
+) -> float | None:
+    """The median overlap of some runs with a stopwatch; None for an executor that does not call the tasks one by one."""
+    try:
+        watch = _Stopwatch(device.location)
+        running = watched_executor(schedule, executor, ops, device, seed, watch.watched)
+    except DeviceError:
+        return None
+    found: list[float] = []
+    try:
+        for number in range(1 + WARM):
+            watch.begin()
+            finished = running.run(tensors)
+            if device.location.type == "cuda":
+                import torch
+
+                torch.cuda.synchronize(device.location)
+            del finished
+            share = watch.overlap()
+            if number and share is not None:
+                found.append(share)
+    finally:
+        running.close()
+    return statistics.median(found) if found else None

@@ -1,0 +1,190 @@
+"""Capture: the steps of a schedule, issued while CUDA records them into a graph instead of running them.
+
+The same plan with entry as the fork and exit as the join, and these differences (what CUDA and PyTorch ask of a capture):
+
+    events          made for this capture; none is shared with eager runs
+    lanes           each waits for a captured event before its first task, so it allocates in the graph's own pool; every one is joined
+    host waits      left out: nothing is computed yet (whoever replays waits)
+    record_stream   left out: PyTorch would hold such memory until the capture ends; what a release needs it for is held that long here
+    previous        nothing is left over from a run before, and what this one leaves is dropped when the capture ends
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from typing_extensions import assert_never
+
+from streamgraph.errors import Problem, TaskError
+from streamgraph.executors.device import Device, Event, Stream
+from streamgraph.executors.launch import failure, launch
+from streamgraph.executors.memory import Cells
+from streamgraph.model import HOST, MAIN
+from streamgraph.operators import Operator
+from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Wait
+
+
+class Graph(Protocol):
+    """A captured graph: `torch.cuda.CUDAGraph` as it is."""
+
+    def capture_begin(self, *, capture_error_mode: str) -> None:
+        """From here on, work of the current stream is recorded."""
+        ...
+
+    def capture_end(self) -> None:
+        """End the capture; every stream that joined it must have been waited for."""
+        ...
+
+    def replay(self) -> None:
+        """Run all that was recorded, on the current stream."""
+        ...
+
+    def reset(self) -> None:
+        """Give the graph and its memory back."""
+        ...
+
+
+@runtime_checkable
+class Captures(Protocol):
+    """A device that can capture."""
+
+    def new_graph(self) -> Graph:
+        """An empty graph."""
+        ...
+
+    def captures_memory(self) -> bool:
+        """Whether a captured graph has memory of its own: other allocators make nodes of the graph out of what is freed."""
+        ...
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Copy between two tensors of the device, on the current stream."""
+        ...
+
+    def clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of a tensor of the device, made on the current stream."""
+        ...
+
+
+def host_task(schedule: Schedule) -> Problem | None:
+    """SG611 if the schedule has a host task: CUDA records what streams do, and no Python function."""
+    for step in schedule.steps:
+        if isinstance(step, Launch) and step.lane == HOST:
+            task = schedule.program.tasks[schedule.program.index_of_task[step.task]]
+            message = f"task '{task.name}' runs on the host, and a CUDA graph records only what streams do"
+            return Problem("SG611", message, task.location, "use executor='eager', or do it between two calls")
+    return None
+
+
+def host_wait(schedule: Schedule) -> Problem | None:
+    """SG609 if the schedule lets the host wait, which nobody can while the caller captures."""
+    for step in schedule.steps:
+        if isinstance(step, HostWait):
+            task = schedule.event_task[step.event]
+            message = f"the host waits for task '{task}', whose result lies in host memory, and cannot wait inside a capture"
+            return Problem("SG609", message, None, "leave the host output out, or call the runner outside `torch.cuda.graph(...)`")
+    return None
+
+
+def issue(
+    schedule: Schedule,
+    operators: Mapping[str, Operator],
+    device: Device,
+    streams: Mapping[str, Stream],
+    cells: Cells,
+    number: Mapping[str, int],
+) -> None:
+    """Issue all steps to streams of which `streams[MAIN]`, the current one, is being captured. `cells` are filled with what lasts.
+
+    Raises:
+        TaskError: a task raised. All lanes are joined then, so that the capture can be ended.
+    """
+    events: dict[str, Event] = {}
+    forked: dict[str, None] = {}
+    held = {step.storage for step in schedule.steps if isinstance(step, RecordStream)}
+    launching: Operator | None = None
+    current = lane = MAIN
+    try:
+        for step in schedule.steps:
+            match step:
+                case Launch(task, lane):
+                    if lane != current:
+                        device.set_stream(streams[lane])
+                        current = lane
+                    launching = operators[task]
+                    launch(launching, cells, device.location, lane, check=False)
+                    launching = None
+                case Record(event, lane):
+                    events[event] = device.new_event()
+                    device.record(events[event], streams[lane])
+                case Wait(event, lane):
+                    device.wait(events[event], streams[lane])
+                    forked[lane] = None
+                case Release(storage, _, False):
+                    if storage not in held:
+                        cells[number[storage]] = None
+                case HostWait() | RecordStream() | Release():
+                    pass
+                case _:
+                    assert_never(step)
+        _join(device, streams, _open(schedule))
+    except BaseException as error:
+        raised = failure(error, launching, cells, lane) if launching is not None else error
+        cells.clear()
+        with suppress(RuntimeError):  # the error may have ended the capture
+            _join(device, streams, tuple(forked))
+        if isinstance(raised, TaskError):
+            raised = _during_capture(raised)
+        if raised is error:
+            raise
+        raise raised from error
+    finally:
+        device.set_stream(streams[MAIN])
+
+
+def _open(schedule: Schedule) -> tuple[str, ...]:
+    """The side lanes that end with a wait: the schedule's exit has no reason to follow it, but a capture wants every lane back."""
+    last: dict[str, bool] = {}
+    for step in schedule.steps:
+        if isinstance(step, Wait | Launch):
+            last[step.lane] = isinstance(step, Wait)
+    return tuple(lane for lane, is_open in last.items() if is_open and lane not in (MAIN, HOST))
+
+
+def _join(device: Device, streams: Mapping[str, Stream], lanes: Sequence[str]) -> None:
+    """Let lane 0 follow these lanes."""
+    for lane in lanes:
+        if streams[lane].cuda_stream != streams[MAIN].cuda_stream:
+            event = device.new_event()
+            device.record(event, streams[lane])
+            device.wait(event, streams[MAIN])
+
+
+def _during_capture(error: TaskError) -> TaskError:
+    (problem,) = error.problems
+    help = "its CUDA graph was being captured: a task may not wait for the device then (no `.item()`, no copy to or from pageable memory)"
+    worded = TaskError(replace(problem, help=help), error.task, error.lane)
+    worded.__cause__ = error.__cause__
+    return worded
+
+
+def lanes_for(schedule: Schedule, streams: Mapping[str, Stream], device: Device, main: Stream) -> dict[str, Stream]:
+    """The lanes' streams with `main`, which is being captured, as lane 0; a lane that has that very stream gets another."""
+    found = {**streams, MAIN: main, HOST: main}
+    for lane in schedule.lanes[1:]:
+        if not lane.is_host and found[lane.name].cuda_stream == main.cuda_stream:
+            found[lane.name] = device.new_stream(lane.priority, {stream.cuda_stream for stream in found.values()})
+    return found
+
+
+def results(schedule: Schedule, cells: Cells) -> dict[str, torch.Tensor]:
+    """The outputs, by name: memory of the graph, which each replay overwrites."""
+    found: dict[str, torch.Tensor] = {}
+    for name, number in schedule.accesses.outputs:
+        tensor = cells[number]
+        assert tensor is not None, f"bug in streamgraph: output '{name}' was not captured"
+        found[name] = tensor
+    return found

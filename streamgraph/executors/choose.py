@@ -1,0 +1,44 @@
+"""Which executor runs a schedule: the one that was asked for, or the device's default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from streamgraph.executors import Executor
+from streamgraph.executors.device import CudaDevice, Device
+from streamgraph.operators import Operators, resolve
+from streamgraph.schedule import Schedule
+
+
+def make_executor(
+    schedule: Schedule, ops: Operators | None, name: str, device: Device, seed: int, bound: Mapping[str, torch.Tensor]
+) -> Executor:
+    """The executor of that name; "auto" is "lanes" on the CPU and "eager" on a GPU. `bound` are the inputs that stay for good.
+
+    Raises:
+        OperatorError: operators that are missing or do not fit.
+        DeviceError: SG606, this device cannot do it; SG611, the program cannot be captured.
+    """
+    location = device.location
+    if name == "auto":
+        name = "lanes" if location.type == "cpu" else "eager"
+    if name == "sequential":
+        from streamgraph.executors.sequential import SequentialExecutor, without_rings
+
+        return SequentialExecutor(schedule.program, resolve(without_rings(schedule.program), ops, str(location)), device, seed)
+    if isinstance(device, CudaDevice):
+        device.check_lanes([lane.priority for lane in schedule.lanes[1:] if not lane.is_host])
+    operators = resolve(schedule.program, ops, str(location), schedule.accesses)
+    if name == "lanes":
+        from streamgraph.executors.lanes import LanesExecutor
+
+        return LanesExecutor(schedule, operators, seed, device=device)
+    if name == "graph":
+        from streamgraph.executors.graph import GraphExecutor
+
+        return GraphExecutor(schedule, operators, device, seed, bound)
+    from streamgraph.executors.compiled import CompiledExecutor
+
+    return CompiledExecutor(schedule, operators, device, seed)
