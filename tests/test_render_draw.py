@@ -27,12 +27,16 @@ def test_the_suffix_may_be_in_capitals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("x.html", r"'\.html'(.|\n)*did you mean \.svg"), ("x.mermaid", r"did you mean \.mmd"), ("x", "without a suffix")]
-)
+    ("name", "said"),
+    [
+        ("x.htm", r"'\.htm'(.|\n)*did you mean \.html"), ("x.png", r"did you mean \.svg"), ("x.mermaid", r"did you mean \.mmd"),
+        ("x", "without a suffix"),
+    ],
+)  # fmt: skip
 def test_another_suffix_is_an_error_that_names_those_there_are(name: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ScheduleError, match=said) as caught:
         draw(cameras(), tmp_path / name)
-    assert ".svg, .mmd, .dot, .txt, .json" in str(caught.value)
+    assert ".svg, .resources.svg, .html, .mmd, .dot, .txt, .trace.json, .json" in str(caught.value)
     assert not (tmp_path / name).exists()
 
 

@@ -36,7 +36,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A label that fits: the point of its first line, whether it begins, ends or has its middle there, and its one or two lines."""
+    """A label that fits: the point of its first line, whether it begins, ends or has its middle there, and its lines, one to three."""
 
     x: float
     y: float
@@ -107,6 +107,15 @@ def stub(grid: Grid, target_row: int, target_x: float) -> Route:
     return Route(f"M{_p(start)}L{_p(tip)}", (start, tip), target_row, (start, tip), tip, True)
 
 
+def ticks(end: float) -> list[float]:
+    """Round times from 0 up to the end, about eight of them."""
+    if end <= 0:
+        return [0.0]
+    step = 10.0 ** math.floor(math.log10(end / 8))
+    step = next(step * factor for factor in (1, 2, 5, 10, 20) if end / (step * factor) <= 9)
+    return [count * step for count in range(math.floor(end / step * (1 + 1e-9)) + 1)]
+
+
 def place_labels(grid: Grid, routes: list[Route], labels: list[str], order: Iterable[int], taken: list[Box]) -> list[Place | None]:
     """A place for each label beside its arrow, or None where there is none. Those named first in `order` choose first.
 
@@ -142,11 +151,13 @@ def crosses(way: Route, box: Box) -> bool:
 
 
 def _candidates(grid: Grid, way: Route, label: str) -> Iterator[Place]:
-    """Places near the arrow in its gap, the best liked first: beside it, then over or under its level part, on one line, then on two."""
+    """Places near the arrow in its gap, the best liked first: beside it, then over or under its level part; on one to three lines."""
     top = grid.row_top(way.gap) - grid.gap
     (source_x, _), (target_x, _) = way.bend
     kind, _, rest = label.partition(" ")
-    for lines in ((label,), (kind, rest)) if rest else ((label,),):
+    name, _, slot = rest.partition("[")
+    forms = ((label,), (kind, rest), (kind, name, f"[{slot}")) if slot else ((label,), (kind, rest)) if rest else ((label,),)
+    for lines in forms:
         rows = [top + 15 + step * LINE for step in range(LABEL_ROWS + 1 - len(lines))]
         rows.sort(key=lambda y: (abs(y - top - 15 - LINE * (LABEL_ROWS - len(lines)) / 2), y))
         for anchor, offset in (("start", 6.0), ("end", -6.0)):

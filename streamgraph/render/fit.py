@@ -10,6 +10,8 @@ from streamgraph.errors import quoted
 
 def shown(text: str, limit: int = 120) -> str:
     """A name as any picture may show it: control, bidirectional and non-characters escaped, long ones cut."""
+    if len(text) <= limit and text.isascii() and text.isprintable():
+        return text  # most names, and a report shows hundreds of thousands
     return re.sub("[\ufffe\uffff]", "\ufffd", quoted(text, limit))
 
 

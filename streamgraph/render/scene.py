@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamgraph.cost import D2H, H2D
 from streamgraph.model import ENTRY, EXIT, HOST, Argument, Task
+from streamgraph.render.colours import paint_of
 from streamgraph.render.fit import duration, shown
 from streamgraph.schedule import HostWait, Launch, Reason, Schedule, Wait
 from streamgraph.simulate import WAIT, TaskTime, Timeline, WaitTime
-
-TO_DEVICE, TO_HOST, COPY, HOST_TASK = "copy to device", "copy to host", "copy", "host task"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +107,6 @@ def family_of(task: str) -> str:
     return task.split("@", 1)[0] or task
 
 
-def paint_of(task: Task, engine: str) -> str:
-    """What a task is coloured by: its operator, or for copies and host tasks what they are."""
-    if task.host:
-        return HOST_TASK
-    if task.is_copy:
-        return {H2D: TO_DEVICE, D2H: TO_HOST}.get(engine, COPY)
-    return task.operator
-
-
 def reason_label(reasons: tuple[Reason, ...]) -> str:
     """The short form for an arrow: the first hazard, and how many more there are. Empty for entry and exit, whose marks say it."""
     hazards = [reason for reason in reasons if reason.kind not in (ENTRY, EXIT)]
@@ -196,18 +185,13 @@ def _held(time: TaskTime) -> str:
 def _arrows(
     schedule: Schedule, timeline: Timeline, row_of: dict[str, int], bar_of: dict[str, int], bars: list[Bar]
 ) -> list[Arrow]:
-    next_launch = _next_launches(schedule)
-    last = timeline.critical_path[-1].task if timeline.critical_path else None
+    next_launch = next_launches(schedule)
     critical = {time.task for time in timeline.critical_path}
     arrows: list[Arrow] = []
     for wait in timeline.waits:
         waiter = next_launch[wait.step]
         source = bar_of.get(wait.event_task) if wait.event_lane else None
-        if waiter is None:
-            on_path = wait.until == timeline.makespan and wait.until > wait.since and wait.event_task == last
-        else:
-            time = timeline.time_of[waiter]
-            on_path = waiter in critical and time.held_by == WAIT and time.after == wait.event_task and time.start == wait.until
+        on_path = is_critical(wait, waiter, timeline, critical)
         target = bar_of[waiter] if waiter is not None else None
         step = schedule.steps[wait.step]
         reasons = step.reasons if isinstance(step, (Wait, HostWait)) else ()
@@ -230,7 +214,16 @@ def _arrows(
     return arrows
 
 
-def _next_launches(schedule: Schedule) -> dict[int, str | None]:
+def is_critical(wait: WaitTime, waiter: str | None, timeline: Timeline, critical: set[str]) -> bool:
+    """Whether a wait sets the makespan: it held a task of the critical path, or the end of the run. `critical` are that path's tasks."""
+    if waiter is not None:
+        time = timeline.time_of[waiter]
+        return waiter in critical and time.held_by == WAIT and time.after == wait.event_task and time.start == wait.until
+    last = timeline.critical_path[-1].task if timeline.critical_path else None
+    return wait.until == timeline.makespan and wait.until > wait.since and wait.event_task == last
+
+
+def next_launches(schedule: Schedule) -> dict[int, str | None]:
     """For every wait, by step: the first task that its lane launches after it, or None."""
     found: dict[int, str | None] = {}
     upcoming: dict[str, str] = {}

@@ -6,14 +6,16 @@ dark by `prefers-color-scheme`, the same bytes for the same schedule. Whatever a
 
 from __future__ import annotations
 
-import math
 from xml.sax.saxutils import escape
 
 from streamgraph.cost import DECLARED, DEFAULT, MEASURED
 from streamgraph.model import HOST, MAIN
-from streamgraph.render.arrows import CHARACTER, LINE, Box, Grid, Place, Point, Route, coordinate, crosses, place_labels, route, stub
+from streamgraph.render.arrows import CHARACTER, LINE, Box, Grid, Place, Point, Route, coordinate, crosses, place_labels, route, stub, ticks
+from streamgraph.render.colours import colours_of
 from streamgraph.render.fit import cells, duration, fitted, shown
-from streamgraph.render.scene import COPY, HOST_TASK, TO_DEVICE, TO_HOST, Arrow, Bar, Row, Scene, make_scene
+from streamgraph.render.legend import PATTERNS, SIDE, legend
+from streamgraph.render.markup import element, text, title
+from streamgraph.render.scene import Arrow, Bar, Row, Scene, make_scene
 from streamgraph.schedule import Schedule
 from streamgraph.simulate import Timeline
 
@@ -21,15 +23,9 @@ MOST_BARS = 300
 LANE_CELLS = 22  # of a lane's name
 MOST_LABELS = 150  # arrows; beyond that their labels are in the titles only
 
-# Okabe and Ito's colours, told apart by all common kinds of colour vision (https://jfly.uni-koeln.de/color/). Vermilion is kept for the
-# critical path; the paler ones after the first four are the same hues mixed with white.
-PALETTE = ("#E69F00", "#009E73", "#CC79A7", "#F0E442", "#F3CF80", "#80CFB9", "#E6BCD3", "#F8F2A1")
-FIXED = {TO_DEVICE: "#56B4E9", TO_HOST: "#8FC7EA", COPY: "#AAD9F4", HOST_TASK: "#C9CDD2"}
-PATTERNS = {TO_DEVICE: "sg-down", TO_HOST: "sg-up", COPY: "sg-down"}
-OTHERS, OTHERS_COLOUR = "other operators", "#DDDDDD"
 SOURCES = ((MEASURED, "measured"), (DECLARED, "declared"), (DEFAULT, "guessed from sizes"))
 
-BAR, GAP, QUIET_GAP, TOP, SIDE, EDGE = 32.0, 48.0, 16.0, 98.0, 20.0, 34.0
+BAR, GAP, QUIET_GAP, TOP, EDGE = 32.0, 48.0, 16.0, 98.0, 34.0
 STYLE = """
 .sg text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;font-size:11px;fill:#24292f}
 .sg .page{fill:#ffffff}.sg .title{font-size:17px;font-weight:700}.sg .quiet{fill:#57606a}.sg .small{font-size:10px}
@@ -56,24 +52,6 @@ def draw_svg(schedule: Schedule, timeline: Timeline) -> str:
     return _Picture(schedule, timeline, make_scene(schedule, timeline, MOST_BARS)).svg()
 
 
-def _element(tag: str, content: str | None = None, **attributes: str | float) -> str:
-    """One element: `content` is markup that is already safe, attributes are escaped here. `class_` is class, `_` is a hyphen."""
-    pairs: list[str] = []
-    for key, value in attributes.items():
-        spelled = coordinate(value) if isinstance(value, (int, float)) else escape(value, {'"': "&quot;"})
-        pairs.append(f' {key.rstrip("_").replace("_", "-")}="{spelled}"')
-    return f"<{tag}{''.join(pairs)}/>" if content is None else f"<{tag}{''.join(pairs)}>{content}</{tag}>"
-
-
-def _text(content: str, x: float, y: float, class_: str = "", anchor: str = "") -> str:
-    extra = ({"class_": class_} if class_ else {}) | ({"text_anchor": anchor} if anchor else {})
-    return _element("text", escape(content), x=x, y=y, **extra)
-
-
-def _title(*lines: str) -> str:
-    return _element("title", escape("\n".join(lines)))
-
-
 class _Picture:
     """One drawing: where everything stands, and how each part is drawn."""
 
@@ -90,7 +68,7 @@ class _Picture:
         self.scale = (self.finish - self.zero) / scene.end if scene.end > 0 else 0.0
         self.grid = Grid(TOP, BAR, GAP if scene.arrows else QUIET_GAP, self.left, self.right)
         self.bottom = self.grid.row_bottom(max(0, len(scene.rows) - 1))
-        self.paints = self._paints()
+        self.paints = colours_of(bar.paint for bar in self.scene.bars)
         self.boxes = self._boxes()
         self.routes = self._routes()
 
@@ -111,41 +89,32 @@ class _Picture:
             following[bars[index].row] = left
         return boxes
 
-    def _paints(self) -> dict[str, str]:
-        """A colour for every paint, in order of first appearance; what the palette cannot tell apart is 'other operators'."""
-        free = iter(PALETTE)
-        paints: dict[str, str] = {}
-        for bar in self.scene.bars:
-            if bar.paint not in paints:
-                paints[bar.paint] = FIXED.get(bar.paint) or next(free, OTHERS_COLOUR)
-        return paints
-
     # What is drawn.
 
     def svg(self) -> str:
-        legend, height = self._legend(self.bottom + 62)
-        body = [*self._header(), *self._lanes(), *self._axis(), *self._rests(), *self._bars(), *self._arrows(), *self._ends(), *legend]
+        key, height = legend(self.scene, self.paints, self.right, self.bottom + 62)
+        body = [*self._header(), *self._lanes(), *self._axis(), *self._rests(), *self._bars(), *self._arrows(), *self._ends(), *key]
         name = shown(self.schedule.program.name) or "program"
         about = (
             f"Simulated run of {name}: {self.schedule.counts}. Makespan {duration(self.timeline.makespan)}, "
             f"{self.timeline.speed_up:.2f} times as fast as on one stream. Rows are lanes, bars are tasks, arrows are waits."
         )
         patterns = [
-            _element(
-                "pattern", _element("line", class_=class_, x1=0, y1=0, x2=0, y2=8), id=name, width=7, height=8,
+            element(
+                "pattern", element("line", class_=class_, x1=0, y1=0, x2=0, y2=8), id=name, width=7, height=8,
                 patternUnits="userSpaceOnUse", patternTransform=f"rotate({turn})",
             )
             for name, turn, class_ in (("sg-down", 45, "hatch"), ("sg-up", -45, "hatch"), ("sg-rest", 45, "rest"))
         ]  # fmt: skip
         parts = [
-            _element("title", f"Schedule of {escape(name)}", id="sg-title"),
-            _element("desc", escape(about), id="sg-desc"),
-            _element("style", STYLE),
-            _element("defs", "".join(patterns)),
-            _element("rect", class_="page", width=self.width, height=height),
+            element("title", f"Schedule of {escape(name)}", id="sg-title"),
+            element("desc", escape(about), id="sg-desc"),
+            element("style", STYLE),
+            element("defs", "".join(patterns)),
+            element("rect", class_="page", width=self.width, height=height),
             *body,
         ]
-        return _element(
+        return element(
             "svg", "\n".join(["", *parts, ""]), xmlns="http://www.w3.org/2000/svg", class_="sg", role="img",
             aria_labelledby="sg-title sg-desc", viewBox=f"0 0 {coordinate(self.width)} {coordinate(height)}",
             width=self.width, height=height,
@@ -159,11 +128,11 @@ class _Picture:
         kinds = [f"{found.count(kind)} {word}" for kind, word in SOURCES if kind in found]
         origin = "simulated, times of tasks: " + ", ".join(kinds) if kinds else "nothing to run"
         reading = "rows are lanes (CUDA streams), bars are tasks, arrows are waits"
-        facts = _element("tspan", escape(gain), class_="strong") + _element("tspan", escape(f" · {self.schedule.counts}"), class_="quiet")
+        facts = element("tspan", escape(gain), class_="strong") + element("tspan", escape(f" · {self.schedule.counts}"), class_="quiet")
         return [
-            _text(fitted(shown(self.schedule.program.name), room), SIDE, 30, "title"),
-            _element("text", facts, x=SIDE, y=49),
-            _text(" · ".join(part for part in (reading, origin, self.scene.note) if part), SIDE, 65, "quiet small"),
+            text(fitted(shown(self.schedule.program.name), room), SIDE, 30, "title"),
+            element("text", facts, x=SIDE, y=49),
+            text(" · ".join(part for part in (reading, origin, self.scene.note) if part), SIDE, 65, "quiet small"),
         ]
 
     def _share(self, row: Row) -> str:
@@ -178,22 +147,22 @@ class _Picture:
             top = self.grid.row_top(index)
             priority = "" if row.priority == "normal" else f", {row.priority} priority"
             content = [
-                _title(f"lane {shown(row.name)}{priority}: busy {duration(row.busy)} of {duration(end)}"),
-                _element("rect", class_="row", x=self.left, y=top, width=self.right - self.left, height=BAR, rx=3),
-                _text(fitted(shown(row.name), LANE_CELLS), SIDE, top + 14, "lane"),
-                _text(self._share(row), SIDE, top + 27, "quiet small"),
+                title(f"lane {shown(row.name)}{priority}: busy {duration(row.busy)} of {duration(end)}"),
+                element("rect", class_="row", x=self.left, y=top, width=self.right - self.left, height=BAR, rx=3),
+                text(fitted(shown(row.name), LANE_CELLS), SIDE, top + 14, "lane"),
+                text(self._share(row), SIDE, top + 27, "quiet small"),
             ]
-            parts.append(_element("g", "".join(content), class_="lane-row"))
+            parts.append(element("g", "".join(content), class_="lane-row"))
         return parts
 
     def _axis(self) -> list[str]:
         y = self.bottom + 14
-        parts = [_element("line", class_="axis", x1=self.zero, y1=y, x2=self.finish, y2=y)]
-        for time in _ticks(self.scene.end):
+        parts = [element("line", class_="axis", x1=self.zero, y1=y, x2=self.finish, y2=y)]
+        for time in ticks(self.scene.end):
             x = self.x(time)
-            parts.append(_element("line", class_="grid", x1=x, y1=TOP - 4, x2=x, y2=y + 5))
-            parts.append(_text(duration(time) if time else "0", x, y + 18, "quiet small", "middle"))
-        return [_element("g", "".join(parts), class_="time-axis")]
+            parts.append(element("line", class_="grid", x1=x, y1=TOP - 4, x2=x, y2=y + 5))
+            parts.append(text(duration(time) if time else "0", x, y + 18, "quiet small", "middle"))
+        return [element("g", "".join(parts), class_="time-axis")]
 
     def _rests(self) -> list[str]:
         """Hatched where a stream stands idle before one of its tasks. The host is not: it issues the others' work meanwhile."""
@@ -208,13 +177,13 @@ class _Picture:
                 continue
             top, idle = self.grid.row_top(bar.row), f"idle {duration(bar.start - since)}"
             content = [
-                _title(f"lane {shown(self.scene.rows[bar.row].name)} is {idle}, before {bar.label}"),
-                _element("rect", x=edge, y=top, width=width, height=BAR, fill="url(#sg-rest)"),
+                title(f"lane {shown(self.scene.rows[bar.row].name)} is {idle}, before {bar.label}"),
+                element("rect", x=edge, y=top, width=width, height=BAR, fill="url(#sg-rest)"),
             ]
             middle, half = (left + edge) / 2, cells(idle) * CHARACTER / 2 + 3
             if 2 * half + 6 <= width and not any(crosses(way, (middle - half, top, middle + half, top + BAR)) for way in self.routes):
-                content.append(_text(idle, middle, top + BAR / 2 + 3.5, "quiet why", "middle"))
-            parts.append(_element("g", "".join(content), class_="idle"))
+                content.append(text(idle, middle, top + BAR / 2 + 3.5, "quiet why", "middle"))
+            parts.append(element("g", "".join(content), class_="idle"))
         return parts
 
     def _bars(self) -> list[str]:
@@ -223,16 +192,16 @@ class _Picture:
             top, width = self.grid.row_top(bar.row), right - left
             corner = 3.0 if width > 8 else 0.0
             content = [
-                _title(*bar.facts),
-                _element("rect", x=left, y=top, width=width, height=BAR, rx=corner, fill=self.paints[bar.paint]),
+                title(*bar.facts),
+                element("rect", x=left, y=top, width=width, height=BAR, rx=corner, fill=self.paints[bar.paint]),
             ]
             if bar.paint in PATTERNS:
-                content.append(_element("rect", x=left, y=top, width=width, height=BAR, rx=corner, fill=f"url(#{PATTERNS[bar.paint]})"))
+                content.append(element("rect", x=left, y=top, width=width, height=BAR, rx=corner, fill=f"url(#{PATTERNS[bar.paint]})"))
             if bar.critical:
                 inner = max(0.4, width - 2.4)
-                content.append(_element("rect", class_="critical", x=left + 1.2, y=top + 1.2, width=inner, height=BAR - 2.4, rx=2))
+                content.append(element("rect", class_="critical", x=left + 1.2, y=top + 1.2, width=inner, height=BAR - 2.4, rx=2))
             content += self._bar_text(bar, left, width, top)
-            parts.append(_element("g", "".join(content), class_="bar", data_tasks=len(bar.tasks)))
+            parts.append(element("g", "".join(content), class_="bar", data_tasks=len(bar.tasks)))
         return parts
 
     def _bar_text(self, bar: Bar, left: float, width: float, top: float) -> list[str]:
@@ -242,8 +211,8 @@ class _Picture:
             return []
         time = duration(bar.end - bar.start)
         if cells(time) * CHARACTER + 8 > width:
-            return [_text(name, middle, top + BAR / 2 + 4, "", "middle")]
-        return [_text(name, middle, top + 14, "", "middle"), _text(time, middle, top + 26, "small", "middle")]
+            return [text(name, middle, top + BAR / 2 + 4, "", "middle")]
+        return [text(name, middle, top + 14, "", "middle"), text(time, middle, top + 26, "small", "middle")]
 
     def _ends(self) -> list[str]:
         """Entry and exit: where the caller's own work on lane `main` ends and goes on."""
@@ -255,8 +224,8 @@ class _Picture:
                 ("entry", self.left + 6, "start", "entry: the caller's work on this stream before the run; every lane starts after it"),
                 ("exit", self.right - 6, "end", "exit: the caller's work on this stream after the run; it starts after every task"),
             ):
-                mark = _element("path", class_="mark", d=f"M{coordinate(x)} {coordinate(top - 3)}V{coordinate(top + BAR + 3)}")
-                parts.append(_element("g", _title(sentence) + mark + _text(name, x, top - 7, "quiet small", anchor), class_="end"))
+                mark = element("path", class_="mark", d=f"M{coordinate(x)} {coordinate(top - 3)}V{coordinate(top + BAR + 3)}")
+                parts.append(element("g", title(sentence) + mark + text(name, x, top - 7, "quiet small", anchor), class_="end"))
         return parts
 
     # Arrows and their labels.
@@ -282,10 +251,10 @@ class _Picture:
         for arrow, way, at in zip(self.scene.arrows, self.routes, self._places(), strict=True):
             style, tip = ("on-path", "tip-path") if arrow.critical else ("held", "tip") if arrow.held > 0 else ("free", "tip-free")
             content = [
-                _title(*arrow.facts), *self._hold(arrow), _element("path", class_=style, d=way.path), _tip(tip, way),
-                *([_text(line, at.x, at.y + LINE * step, "why", at.anchor) for step, line in enumerate(at.lines)] if at else []),
+                title(*arrow.facts), *self._hold(arrow), element("path", class_=style, d=way.path), _tip(tip, way),
+                *([text(line, at.x, at.y + LINE * step, "why", at.anchor) for step, line in enumerate(at.lines)] if at else []),
             ]  # fmt: skip
-            parts.append(_element("g", "".join(content), class_="wait", data_count=arrow.count))
+            parts.append(element("g", "".join(content), class_="wait", data_count=arrow.count))
         return parts
 
     def _places(self) -> list[Place | None]:
@@ -317,56 +286,13 @@ class _Picture:
         if not arrow.host or arrow.held <= 0:
             return []
         left, width, top = self.x(arrow.since), arrow.held * self.scale, self.grid.row_top(arrow.target_row) + 6
-        parts = [_element("rect", class_="hold", x=left, y=top, width=width, height=BAR - 12, rx=3)]
+        parts = [element("rect", class_="hold", x=left, y=top, width=width, height=BAR - 12, rx=3)]
         if cells("host waits") * CHARACTER + 10 <= width:
-            parts.append(_text("host waits", left + width / 2, top + 13.5, "quiet small", "middle"))
+            parts.append(text("host waits", left + width / 2, top + 13.5, "quiet small", "middle"))
         return parts
-
-    def _legend(self, y: float) -> tuple[list[str], float]:
-        """What colours and lines mean, in as many lines as needed, and the height of the picture with it."""
-        arrows = self.scene.arrows
-        known = [(paint, colour) for paint, colour in self.paints.items() if colour != OTHERS_COLOUR]
-        entries = [(shown(paint, 40), _swatch(colour, PATTERNS.get(paint))) for paint, colour in known]
-        if OTHERS_COLOUR in self.paints.values():
-            entries.append((OTHERS, _swatch(OTHERS_COLOUR, None)))
-        entries.append(("idle lane", _element("rect", x=0, y=-10, width=20, height=12, fill="url(#sg-rest)")))
-        if any(bar.critical for bar in self.scene.bars):
-            outline = _element("rect", class_="critical-key", x=0, y=-10, width=20, height=12, rx=2)
-            entries.append(("critical path: these tasks set the makespan", outline))
-        if any(arrow.held > 0 for arrow in arrows):
-            entries.append(("a wait: from the event to the task that it held back", _line_swatch("held", "tip")))
-        if any(arrow.held <= 0 for arrow in arrows):
-            entries.append(("a wait for an event that was done by then", _line_swatch("free", "tip-free")))
-        parts: list[str] = []
-        x = SIDE
-        for label, drawing in entries:
-            width = 27 + cells(label) * CHARACTER + 20
-            if x > SIDE and x + width > self.right:
-                x, y = SIDE, y + 18
-            parts.append(_element("g", drawing + _text(label, 27, 0, "small"), transform=f"translate({coordinate(x)} {coordinate(y)})"))
-            x += width
-        return [_element("g", "".join(parts), class_="legend")], y + 18
 
 
 def _tip(class_: str, way: Route) -> str:
     (x, y), back = way.tip, -6.5 if way.down else 6.5
     corners = ((x, y), (x - 3.5, y + back), (x + 3.5, y + back))
-    return _element("polygon", class_=class_, points=" ".join(f"{coordinate(a)},{coordinate(b)}" for a, b in corners))
-
-
-def _swatch(colour: str, pattern: str | None) -> str:
-    plain = _element("rect", x=0, y=-10, width=20, height=12, rx=2, fill=colour)
-    return plain + (_element("rect", x=0, y=-10, width=20, height=12, rx=2, fill=f"url(#{pattern})") if pattern else "")
-
-
-def _line_swatch(style: str, tip: str) -> str:
-    return _element("path", class_=style, d="M0 -4H14") + _element("polygon", class_=tip, points="21,-4 14.5,-7.5 14.5,-0.5")
-
-
-def _ticks(end: float) -> list[float]:
-    """Round times from 0 up to the end, about eight of them."""
-    if end <= 0:
-        return [0.0]
-    step = 10.0 ** math.floor(math.log10(end / 8))
-    step = next(step * factor for factor in (1, 2, 5, 10, 20) if end / (step * factor) <= 9)
-    return [count * step for count in range(math.floor(end / step * (1 + 1e-9)) + 1)]
+    return element("polygon", class_=class_, points=" ".join(f"{coordinate(a)},{coordinate(b)}" for a, b in corners))
