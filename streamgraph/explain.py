@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from streamgraph.errors import Problem, SpecError, quoted
-from streamgraph.model import ENTRY, EXIT, HOST, MAIN
-from streamgraph.schedule import HostWait, Launch, Reason, Record, RecordStream, Release, Schedule, Wait
+from streamgraph.model import ENTRY, EXIT, HOST
+from streamgraph.paths import Link, Paths, path_to
+from streamgraph.schedule import HostWait, Reason, Record, RecordStream, Release, Schedule, Step, Wait
+from streamgraph.storages import Access, Mode, meets
+from streamgraph.validate import near
 
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """`later` follows `earlier` directly: because of `event`, or, if that is None, because both are on `lane`."""
-
-    earlier: str
-    later: str
-    lane: str
-    event: str | None
-
-    def __str__(self) -> str:
-        return f"wait {self.event} @{self.lane}" if self.event is not None else f"same lane @{self.lane}"
+SHOWN = 40  # relations told in each direction; all of them are in `Explanation.relations`
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """How two tasks are ordered: the hazards between them, and the links of the schedule that lead from one to the other, shortest first.
+    """How two tasks are ordered: the hazards between them, and the links of the schedule that lead from one to the other with fewest waits.
 
     No links: nothing orders them. One link with an event: a wait of its own. Otherwise the hazards are implied.
     """
@@ -78,102 +69,58 @@ def explain(schedule: Schedule, first: str, second: str | None = None) -> Explan
     Raises:
         SpecError: SG203 for a name that is no task of the schedule, with the near name.
     """
-    known = [*schedule.lane_of, ENTRY, EXIT, HOST]
     problems = []
     for name in (first, second):
-        if name is not None and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            remedy = f"did you mean '{near[0]}'?" if near else "`plan` lists the tasks"
+        if name is not None and name not in schedule.lane_of and name not in _PSEUDO:
+            close = near(name, (*_PSEUDO, *schedule.lane_of))
+            remedy = f"did you mean '{close}'?" if close else "`plan` lists the tasks"
             problems.append(Problem("SG203", f"there is no task '{quoted(name)}' in '{schedule.program.name}'", None, remedy))
     if problems:
         raise SpecError(*problems)
-    paths = _Paths(schedule)
+    paths = Paths(schedule)
     return _one(schedule, paths, first) if second is None else _pair(schedule, paths, first, second)
 
 
-class _Paths:
-    """The order that the steps enforce, as links into each node; answers which of them lead from one task to another."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.place: dict[str, int] = {ENTRY: -1}
-        self.into: dict[str, list[Link]] = {}
-        last: dict[str, str] = {MAIN: ENTRY}
-        pending: dict[str, list[str]] = {}
-        for number, step in enumerate(schedule.steps):
-            match step:
-                case Wait(event, lane):
-                    pending.setdefault(lane, []).append(event)
-                case HostWait(event, False):
-                    pending.setdefault(HOST, []).append(event)
-                case Launch(task, lane):
-                    self._enter(schedule, task, lane, last, pending.pop(lane, []))
-                    self.place[task] = number
-                case _:
-                    pass
-        self._enter(schedule, EXIT, MAIN, last, pending.pop(MAIN, []))
-        self._enter(schedule, HOST, HOST, last, pending.pop(HOST, []))
-        self.place |= {EXIT: len(schedule.steps), HOST: len(schedule.steps) + 1}
-
-    def _enter(self, schedule: Schedule, node: str, lane: str, last: dict[str, str], events: list[str]) -> None:
-        links = [Link(schedule.event_task[event], node, lane, event) for event in events]
-        if lane in last:
-            links.append(Link(last[lane], node, lane, None))
-        self.into[node] = links
-        last[lane] = node
-
-    def between(self, earlier: str, later: str) -> tuple[Link, ...]:
-        """The fewest links that lead from `earlier` to `later`; empty if none do. Searches backwards, breadth first."""
-        origin = self.place[earlier]
-        towards: dict[str, Link | None] = {later: None}
-        queue = [later]
-        for node in queue:
-            for link in self.into.get(node, ()):
-                if link.earlier not in towards and self.place[link.earlier] >= origin:
-                    towards[link.earlier] = link
-                    queue.append(link.earlier)
-            if earlier in towards:
-                break
-        path: list[Link] = []
-        step = towards.get(earlier)
-        while step is not None:
-            path.append(step)
-            step = towards[step.later]
-        return tuple(path)
-
-
-def _one(schedule: Schedule, paths: _Paths, task: str) -> Explanation:
+def _one(schedule: Schedule, paths: Paths, task: str) -> Explanation:
     program = schedule.program
     if task not in program.index_of_task:
         waits = [step for step in schedule.steps if _waits_at(schedule, step) == task]
         lines = [f"{task} is {_PSEUDO[task]}", *(f"  {step}" for step in waits)]
         return Explanation(tuple(lines), ())
     index = program.index_of_task[task]
-    before = [_relate(schedule, paths, earlier, index) for earlier in sorted(schedule.graph.predecessors(index))]
-    after = [_relate(schedule, paths, index, later) for later in sorted(schedule.graph.successors(index))]
-    declared = program.tasks[index]
-    lines = [f"{task} runs on {schedule.lane_of[task]}" + (" (pinned there)" if declared.stream is not None else "")]
-    others = [link for link in paths.into[task] if link.event is not None and link.earlier not in {r.earlier for r in before}]
+    names = [program.tasks[earlier].name for earlier in sorted(schedule.graph.predecessors(index))]
+    tree = paths.before(task, min((paths.place[name] for name in names), default=0))
+    before = [_relate(schedule, program.index_of_task[name], index, path_to(tree, name)) for name in names]
+    names = [program.tasks[later].name for later in sorted(schedule.graph.successors(index))]
+    tree = paths.after(task, max((paths.place[name] for name in names), default=0))
+    after = [_relate(schedule, index, program.index_of_task[name], path_to(tree, name)) for name in names]
+    pinned = " (pinned there)" if program.tasks[index].stream is not None else ""
+    lines = [f"{task} runs on {schedule.lane_of[task]}{pinned}"]
+    known = {relation.earlier for relation in before}
+    others = [link for link in paths.into[task] if link.event is not None and link.earlier not in known]
     lines.append("waits for:" if before or others else "waits for nothing")
     lines += [f"  {ENTRY}: {link}, so that all that the caller issued before is done" for link in others if link.earlier == ENTRY]
-    for relation in before:
-        lines += _told(relation, relation.earlier)
+    lines += [f"  {link.earlier}: {link}, so that memory can be released early" for link in others if link.earlier != ENTRY]
+    lines += _all_told(before, [relation.earlier for relation in before])
     if after:
         lines.append("is waited for by:")
-    for relation in after:
-        lines += _told(relation, relation.later)
-    lines += [f"  {step}" for step in schedule.steps if _concerns(step, task)]
+        lines += _all_told(after, [relation.later for relation in after])
+    memory = [f"  {step}" for step in schedule.steps if _concerns(step, task)]
+    if memory:
+        lines += ["is the last to use:", *memory]
     return Explanation(tuple(lines), (*before, *after))
 
 
-def _pair(schedule: Schedule, paths: _Paths, first: str, second: str) -> Explanation:
+def _pair(schedule: Schedule, paths: Paths, first: str, second: str) -> Explanation:
     earlier, later = sorted((first, second), key=lambda name: paths.place[name])
     index = schedule.program.index_of_task
-    if earlier in index and later in index:
-        relation = _relate(schedule, paths, index[earlier], index[later])
-    else:
-        relation = Relation(earlier, later, (), paths.between(earlier, later))
     if earlier == later:
         return Explanation((f"{earlier} is one task, which needs no order",), ())
+    path = path_to(paths.before(later, paths.place[earlier]), earlier)
+    if earlier in index and later in index:
+        relation = _relate(schedule, index[earlier], index[later], path)
+    else:
+        relation = Relation(earlier, later, (), path)
     match relation.verdict:
         case "may overlap":
             lines = [f"{earlier} and {later} may overlap: no memory, resource or `after` orders them, and the schedule adds nothing"]
@@ -186,19 +133,50 @@ def _pair(schedule: Schedule, paths: _Paths, first: str, second: str) -> Explana
     if relation.hazards:
         lines += ["because of:", *(f"  {hazard}" for hazard in relation.hazards)]
         lines += _remedy(relation)
-    elif relation.path and relation.verdict != "may overlap" and {earlier, later}.isdisjoint((ENTRY, EXIT, HOST)):
-        lines.append("nothing that they touch asks for this order: it comes from the lanes and from what other tasks wait for")
+    elif relation.path and {earlier, later}.isdisjoint(_PSEUDO):
+        kept = _kept_between(schedule, index[earlier], index[later])
+        if kept:
+            lines += ["because of this, which the hazards of the tasks between them keep as well:", *(f"  {hazard}" for hazard in kept)]
+        else:
+            lines.append("nothing that they touch asks for this order: it comes from the lanes and from what other tasks wait for")
     return Explanation(tuple(lines), (relation,))
 
 
-def _relate(schedule: Schedule, paths: _Paths, earlier: int, later: int) -> Relation:
+def _relate(schedule: Schedule, earlier: int, later: int, path: tuple[Link, ...]) -> Relation:
     tasks = schedule.program.tasks
     first, second = tasks[earlier].name, tasks[later].name
-    found = schedule.graph.edges[earlier, later]["hazards"] if schedule.graph.has_edge(earlier, later) else ()
-    place = tasks[later].location
-    where = f"{place.file}:{place.line}" if place is not None else ""
-    hazards = tuple(Reason(hazard.kind, hazard.tensor, first, second, where) for hazard in found)
-    return Relation(first, second, hazards, paths.between(first, second))
+    edge = schedule.graph.get_edge_data(earlier, later)
+    where = _where(schedule, later)
+    hazards = tuple(Reason(hazard.kind, hazard.tensor, first, second, where) for hazard in (edge["hazards"] if edge is not None else ()))
+    return Relation(first, second, hazards, path)
+
+
+def _kept_between(schedule: Schedule, earlier: int, later: int) -> tuple[Reason, ...]:
+    """Conflicts that are no hazards of their own, since a task between the two replaces the bytes or reads them in time."""
+    names = schedule.program.tasks[earlier].name, schedule.program.tasks[later].name
+    touched: dict[int, list[Access]] = {}
+    for access in schedule.accesses.of_task[earlier]:
+        touched.setdefault(access.storage, []).append(access)
+    found: dict[Reason, None] = {}
+    for access in schedule.accesses.of_task[later]:
+        for before in touched.get(access.storage, ()):
+            reads = before.mode is Mode.READ, access.mode is Mode.READ
+            if not all(reads) and meets(before.box, access.box):
+                kind = "WAR" if reads[0] else "WAW" if access.mode is Mode.WRITE else "RAW"
+                found[Reason(kind, access.tensor, *names, _where(schedule, later))] = None
+    return tuple(found)
+
+
+def _where(schedule: Schedule, task: int) -> str:
+    place = schedule.program.tasks[task].location
+    return f"{place.file}:{place.line}" if place is not None else ""
+
+
+def _all_told(relations: Iterable[Relation], others: list[str]) -> Iterator[str]:
+    for relation, other in zip(relations, others[:SHOWN], strict=False):
+        yield from _told(relation, other)
+    if len(others) > SHOWN:
+        yield f"  ... and {len(others) - SHOWN:,} more (--json lists all)"
 
 
 def _told(relation: Relation, other: str) -> Iterator[str]:
@@ -245,6 +223,6 @@ def _waits_at(schedule: Schedule, step: object) -> str | None:
             return None
 
 
-def _concerns(step: object, task: str) -> bool:
+def _concerns(step: Step, task: str) -> bool:
     """Whether a release or record_stream stands where it does because of the task's use."""
     return isinstance(step, Release | RecordStream) and any(reason.earlier == task for reason in step.reasons)

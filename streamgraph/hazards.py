@@ -1,26 +1,27 @@
 """Hazards: a Program becomes every pair of tasks that may not be reordered, and the networkx DAG that the planner works from.
 
-Per storage, in the order (turn, declaration), a frontier keeps the writers and readers that no later write has covered. Each access then
-meets only that frontier: amortised linear in accesses where whole tensors are written, and no WAW is kept where a reader between implies
-it (the rule of sequential task flow, as CUDASTF states it for its logical data: https://github.com/NVIDIA/cccl).
+Per storage, in the order (turn, declaration), a frontier keeps the writers and readers of the elements that no later write has replaced.
+Each access then meets only that frontier, and no WAW is kept where a reader between implies it (the rule of sequential task flow, as
+CUDASTF states it for its logical data: https://github.com/NVIDIA/cccl). The work is linear in accesses and hazards, but for a logarithm
+where a storage is used in parts (see `frontier`).
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamgraph.errors import Problem, SpecError
+from streamgraph.frontier import Entry, Frontier, Layout
 from streamgraph.model import Box, Family, Program
-from streamgraph.storages import Access, Accesses, Mode, contains, meets, trace
+from streamgraph.storages import Access, Accesses, Mode, Storage, contains, trace
 
 if TYPE_CHECKING:
     import networkx as nx
 
 
-@dataclass(frozen=True, slots=True)
-class Hazard:
+class Hazard(NamedTuple):
     """`later` may not start until `earlier` is done: RAW, WAR, WAW on `tensor`; `after` and `host order` have no tensor."""
 
     earlier: int
@@ -35,62 +36,120 @@ def find_hazards(program: Program, accesses: Accesses) -> tuple[Hazard, ...]:
     Host tasks keep their declared order, whatever they touch: they may print, read files or talk to others.
     `later` is declared after `earlier` except on ring slots, where the occupant's turn decides.
     """
-    history: list[list[tuple[int, int, Access]]] = [[] for _ in accesses.storages]
+    history: list[list[tuple[int, Access]]] = [[] for _ in accesses.storages]
+    in_parts = [False] * len(history)
     for task, touched in enumerate(accesses.of_task):
         for access in touched:
-            history[access.storage].append((access.turn, task, access))
+            history[access.storage].append((task, access))
+            if access.box is not None:
+                in_parts[access.storage] = True
     found: list[Hazard] = []
-    for storage, events in zip(accesses.storages, history, strict=True):
+    for number, (storage, events) in enumerate(zip(accesses.storages, history, strict=True)):
+        slot = None
         if len(storage.members) > 1:
-            events.sort(key=lambda event: event[:2])
-        _walk(storage.label if len(storage.members) > 1 else None, events, found)
+            events.sort(key=lambda event: event[1].turn)  # stable: within a turn, the order of declaration
+            slot = storage.label
+        if in_parts[number]:
+            _walk_parts(slot, events, _shape(program, storage), found)
+        elif len(events) > 1:
+            _walk_whole(slot, events, found)
+        events.clear()
     for later, declared in enumerate(program.tasks):
-        found += [Hazard(program.index_of_task[name], later, "after", "") for name in declared.after]
+        if declared.after:
+            found += [Hazard(program.index_of_task[name], later, "after", "") for name in dict.fromkeys(declared.after)]
     on_host = [task for task, declared in enumerate(program.tasks) if declared.host]
     found += [Hazard(earlier, later, "host order", "") for earlier, later in itertools.pairwise(on_host)]
-    return tuple(dict.fromkeys(found))
+    return tuple(found)
 
 
-def _walk(slot: str | None, events: list[tuple[int, int, Access]], found: list[Hazard]) -> None:
-    """Append the hazards of one storage. `slot` names it where its occupants have different names."""
-    writers: list[tuple[Box | None, int, int]] = []
-    readers: list[tuple[Box | None, int, int]] = []
-    for turn, task, access in events:
-        box, mode = access.box, access.mode
-        for other_box, other, other_turn in writers:
-            # One task with two occupants of a slot would have to come after itself: an edge to itself makes it a cycle (SG303).
-            if (other == task and other_turn == turn) or not meets(other_box, box):
-                continue
-            if mode is Mode.WRITE and any(
-                (other_turn, other) < (read_turn, reader) < (turn, task) and reader not in (other, task) and (contains(read, other_box)
-                or contains(read, box))
-                for read, reader, read_turn in readers
-            ):
-                continue  # a reader in between follows `other` and precedes us
-            kind = "WAW" if mode is Mode.WRITE else "RAW"
-            found.append(Hazard(other, task, kind, access.tensor if slot is None or other_turn == turn else slot))
+def _walk_whole(slot: str | None, events: Sequence[tuple[int, Access]], found: list[Hazard]) -> None:
+    """Append the hazards of one storage whose accesses are all to the whole of it. `slot` names it where occupants take turns.
+
+    One task with two occupants of a slot would have to come after itself: an edge to itself makes it a cycle (SG303).
+    """
+    writer, writer_turn = -1, 0
+    readers: list[tuple[int, int]] = []
+    for task, access in events:
+        mode, turn = access.mode, access.turn
         if mode is Mode.READ:
-            readers.append((box, task, turn))
+            if writer >= 0 and (writer != task or writer_turn != turn):
+                found.append(Hazard(writer, task, "RAW", access.tensor if slot is None or writer_turn == turn else slot))
+            readers.append((task, turn))
             continue
-        for other_box, other, other_turn in readers:
-            if (other != task or other_turn != turn) and meets(other_box, box):
-                found.append(Hazard(other, task, "WAR", access.tensor if slot is None or other_turn == turn else slot))
-        writers = [entry for entry in writers if not contains(box, entry[0])]
-        # A task's own read stays on the frontier of a part that its own write does not replace; covered entries go.
-        readers = [entry for entry in readers if not contains(box, entry[0])]
-        writers.append((box, task, turn))
+        # A reader in between follows the writer and precedes us, so that a WAW is implied.
+        implied = mode is Mode.WRITE and any(reader != writer and reader != task for reader, _ in readers)
+        if writer >= 0 and (writer != task or writer_turn != turn) and not implied:
+            kind = "WAW" if mode is Mode.WRITE else "RAW"
+            found.append(Hazard(writer, task, kind, access.tensor if slot is None or writer_turn == turn else slot))
+        for reader, reader_turn in readers:
+            if reader != task or reader_turn != turn:
+                found.append(Hazard(reader, task, "WAR", access.tensor if slot is None or reader_turn == turn else slot))
+        writer, writer_turn = task, turn
+        readers = []
+
+
+def _walk_parts(slot: str | None, events: Sequence[tuple[int, Access]], shape: Box | None, found: list[Hazard]) -> None:
+    """As `_walk_whole`, where some accesses are to boxes. A write leaves of what it meets the part that it does not replace."""
+    boxes = [access.box for _, access in events if access.box is not None]
+    whole = shape if shape is not None else _hull(boxes)
+    layout = Layout.of([whole, *boxes])
+    writers, readers = Frontier(layout), Frontier(layout)
+    for task, access in events:
+        box, mode, turn = access.box if access.box is not None else whole, access.mode, access.turn
+        if any(start >= stop for start, stop in box):
+            continue  # no element, no hazard
+        older = writers.meeting(box)
+        newer = readers.meeting(box) if mode is not Mode.READ else []
+        # What a later write replaced is gone from all that came before it: a reader that is still here read after every writer it meets.
+        over_all = [entry for entry in newer if contains(entry.box, box)]
+        pairs: dict[tuple[str, int, int], None] = {}
+        for entry in older:
+            if mode is Mode.WRITE and (
+                _between(over_all, entry.task, task)
+                or (newer and _between([r for r in readers.meeting(entry.box) if contains(r.box, entry.box)], entry.task, task))
+            ):
+                continue  # a reader in between follows the writer and precedes us
+            pairs["WAW" if mode is Mode.WRITE else "RAW", entry.task, entry.turn] = None
+        for entry in newer:
+            pairs["WAR", entry.task, entry.turn] = None
+        for kind, other, other_turn in pairs:
+            if other != task or other_turn != turn:
+                found.append(Hazard(other, task, kind, access.tensor if slot is None or other_turn == turn else slot))
+        if mode is Mode.READ:
+            readers.add(Entry(box, task, turn))
+            continue
+        # A task's own read stays on the frontier of a part that its own write does not replace.
+        writers.replace(older, box)
+        readers.replace(newer, box)
+        writers.add(Entry(box, task, turn))
+
+
+def _between(readers: Sequence[Entry], writer: int, task: int) -> bool:
+    return any(entry.task != writer and entry.task != task for entry in readers)
+
+
+def _shape(program: Program, storage: Storage) -> Box | None:
+    declared = program.tensor_named[storage.tensor].type
+    return tuple((0, size) for size in declared.shape) if declared is not None else None
+
+
+def _hull(boxes: Sequence[Box]) -> Box:
+    return tuple((min(start for start, _ in spans), max(stop for _, stop in spans)) for spans in zip(*boxes, strict=True))
 
 
 def build_graph(program: Program, hazards: tuple[Hazard, ...]) -> nx.DiGraph[int]:
     """The DAG: nodes are declaration indices with attribute `task`, edges carry `hazards`, a tuple that is never overwritten."""
     import networkx as nx
 
-    edges: dict[tuple[int, int], list[Hazard]] = {}
+    count = len(program.tasks)
+    edges: dict[int, tuple[Hazard, ...]] = {}  # one number for a pair: a tuple for each would take more memory than the rest
     for hazard in hazards:
-        edges.setdefault((hazard.earlier, hazard.later), []).append(hazard)
+        pair = hazard.earlier * count + hazard.later
+        known = edges.get(pair)
+        edges[pair] = (hazard,) if known is None else (*known, hazard)
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from((index, {"task": task.name}) for index, task in enumerate(program.tasks))
-    graph.add_edges_from((earlier, later, {"hazards": tuple(group)}) for (earlier, later), group in edges.items())
+    graph.add_edges_from((pair // count, pair % count, {"hazards": group}) for pair, group in edges.items())
     return graph
 
 

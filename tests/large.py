@@ -31,7 +31,8 @@ def mixed(count: int) -> Program:
         Tensor("packet", Kind.INPUT, ROW, "cpu", True), Tensor("weight", Kind.INPUT, ROW), Tensor("state", Kind.BUFFER, ROW),
         Tensor("low", Kind.VIEW, base="state", index=((0, 512),)), Tensor("high", Kind.VIEW, base="state", index=((512, 1024),)),
         Tensor("rng", Kind.RESOURCE), Tensor("log", Kind.BUFFER, ROW, "cpu", True),
-        *(Tensor(name, Kind.VALUE, ROW) for name in ("frame", "a", "b", "c", "joined", "last")), Tensor("shown", Kind.VALUE, ROW, "cpu", True),
+        *(Tensor(name, Kind.VALUE, ROW) for name in ("frame", "a", "b", "c", "joined", "last")),
+        Tensor("shown", Kind.VALUE, ROW, "cpu", True),
     ]  # fmt: skip
     tasks: list[Task] = []
     for step in range(max(count // 10, 1)):

@@ -15,35 +15,49 @@ import streamgraph
 PACKAGE = Path(streamgraph.__file__).parent
 # Bottom to top; parts that share a rank stand in one string and may not import each other.
 LAYERS = (
-    "errors",
+    "errors collector",
     "model",
     "storages",
     "views",
     "validate",
     "builder spec",
+    "frontier",
     "hazards",
-    "schedule",
+    "steps",
+    "schedule machine",
+    "paths",
     "cost passes verify",
-    "simulate explain saved",
+    "timeline contention",
+    "clock",
+    "simulate certificate explain saved",
     "render",
+    "portfolio",
     "plan",
+    "difference iterations",
+    "loop",
+    "plan_loop",
     "calls",
     "registry",
     "aten",
     "operators",
+    "python_source",
     "sharing",
     "binding files",
+    "rebind",
     "executors",
     "result",
+    "looping",
     "runner",
-    "compare doctor",
+    "prefetch",
+    "compare doctor calibration",
+    "bench",
     "commands",
     "cli",
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}
-MAY_NOT_IMPORT = {"verify": {"passes", "hazards", "plan", "cost"}, "spec": {"passes", "hazards"}}
+MAY_NOT_IMPORT = {"verify": {"passes", "frontier", "hazards", "plan", "cost"}, "spec": {"passes", "hazards"}}
 # Methods of Schedule that call one function of a later module each, for users' convenience (docs/design.md, section 2).
-FACADE = {("schedule", name) for name in ("explain", "render", "saved")}
+FACADE = {("schedule", name) for name in ("certificate", "explain", "render", "saved", "python_source")}
 # Who may import what from outside; torch and networkx besides only inside functions.
 ONLY_IN = {
     "torch.cuda": {"executors", "doctor"},

@@ -157,7 +157,7 @@ def test_every_command_ends_with_what_to_do_next_and_quiet_leaves_it_out(argumen
 
 @pytest.mark.parametrize("name", list(cli.commands))
 def test_json_is_one_object_and_nothing_else(name: str, invoke: Invoke) -> None:
-    arguments = {"init": [], "doctor": [], "schema": []}.get(name, ["two.yaml"])
+    arguments = {"init": [], "doctor": [], "schema": [], "diff": ["two.yaml"] * 2}.get(name, ["two.yaml"])
     data = data_of(invoke(name, *arguments, "--json"))
     assert data["command"] == name
     assert data["problems"] == []
@@ -336,7 +336,9 @@ def test_figures_by_hand_are_never_below_those_of_the_schedule(invoke: Invoke) -
 
 def test_planning_options_reach_the_planner(invoke: Invoke) -> None:
     data = data_of(invoke("plan", "two.yaml", "--streams", "1", "--order", "auto", "--release", "early", "--json"))
-    assert data["options"] == {"streams": "1", "order": "auto", "release": "early"}
+    assert data["options"] == {"streams": "1", "order": "auto", "release": "early", "policy": "auto"}
+    data = data_of(invoke("plan", "two.yaml", "--policy", "opara", "--json"))
+    assert data["options"]["policy"] == "opara"
 
 
 def test_a_parameter_is_overridden_and_an_unknown_one_is_an_error(invoke: Invoke) -> None:
@@ -411,11 +413,29 @@ def test_the_suffix_decides_how_to_draw(suffix: str, invoke: Invoke) -> None:
 
 
 def test_a_picture_that_cannot_be_made_or_written_is_an_error(invoke: Invoke) -> None:
-    assert "SG707" in invoke("draw", "two.yaml", "-o", "two.html").stderr
-    assert not Path("two.html").exists()
+    assert "SG707" in invoke("draw", "two.yaml", "-o", "two.png").stderr
+    assert not Path("two.png").exists()
     result = invoke("draw", "two.yaml", "-o", "nowhere/two.svg")
     assert result.exit_code == 1
     assert "SG012" in result.stderr
+
+
+def test_lanes_have_colours_where_colour_is_wanted_and_the_text_is_the_same(invoke: Invoke) -> None:
+    plain, coloured = invoke("draw", "two.yaml").stdout, invoke("draw", "two.yaml", "--color", "always").stdout
+    assert "\x1b[" not in plain
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+    assert re.search(r"^\x1b\[36mmain *[│|]", coloured, re.MULTILINE)
+
+
+def test_the_report_shows_the_spec_as_it_was_written(invoke: Invoke) -> None:
+    for arguments in (["draw", "two.yaml", "-o", "two.html"], ["run", "two.yaml", "--device", "sim", "--report", "two.html"]):
+        Path("two.html").unlink(missing_ok=True)
+        result = invoke(*arguments)
+        assert result.exit_code == 0, result.stderr
+        assert "one file" in result.stderr
+        text = Path("two.html").read_text(encoding="utf-8")
+        assert json.dumps(Path("two.yaml").read_text().splitlines()[0])[1:-1] in text
+    assert json.loads(invoke("run", "two.yaml", "--device", "sim", "--report", "two.html", "--json").stdout)["report"] == "two.html"
 
 
 def test_long_lanes_are_shortened_and_json_lists_all(invoke: Invoke) -> None:

@@ -12,14 +12,15 @@ SCRIPT = """
 from tests.programs import seeded
 from streamgraph.plan import plan
 from streamgraph.simulate import simulate
-from streamgraph.render import render
+from streamgraph.render import FORMATS, render
 for seed in range(40):
     for order in ("declared", "auto"):
         schedule = plan(seeded(seed, tasks=16), order=order)
         print(schedule)
         print([schedule.explain(name).lines for name in list(schedule.lane_of)[:3]])
         print(simulate(schedule).makespan)
-    print(render(schedule, "svg"), render(schedule, "mmd"), render(schedule, "dot"), render(schedule, "txt"))
+    for format in FORMATS:
+        print(render(schedule, format))
 """
 
 

@@ -75,3 +75,35 @@ def test_every_hazard_is_explained_by_a_path_of_links_that_the_schedule_has(data
             assert link.event is None or schedule.event_task[link.event] == link.earlier
     for task in tasks:
         assert "NOT ORDERED" not in str(schedule.explain(task.name))
+
+
+def test_a_path_takes_as_few_waits_as_it_can_and_counts_a_lane_as_one_link() -> None:
+    text = "a: -> x @main | b: x -> +r @s1 | c: -> +r @main | d: -> @main | e: x -> @main"
+    schedule = plan(graph(text, buffers="r"))
+    (relation,) = schedule.explain("a", "e").relations
+    assert (relation.verdict, len(relation.path)) == ("same lane", 1)
+    assert "both are on main" in str(schedule.explain("e"))
+
+
+def test_a_conflict_that_the_tasks_between_keep_is_named() -> None:
+    schedule = plan(graph("a: -> w @s1 | b: w -> y @s2 | c: -> w @main", buffers="w"))
+    assert schedule.graph.get_edge_data(0, 2) is None
+    text = str(schedule.explain("a", "c"))
+    assert "which the hazards of the tasks between them keep as well:\n  WAW w: a -> c" in text
+
+
+def test_lanes_can_order_tasks_that_share_nothing() -> None:
+    schedule = plan(graph("a: -> x @s1 | b: -> y @s1"))
+    assert "nothing that they touch asks for this order" in str(schedule.explain("a", "b"))
+
+
+def test_memory_that_a_task_is_the_last_to_use_stands_under_its_own_heading() -> None:
+    text = str(plan(graph("a: -> x | b: x -> y")).explain("b"))
+    assert "\nis the last to use:\n  release x.1 @main" in text
+
+
+def test_many_relations_are_shortened_in_text_and_complete_as_data() -> None:
+    schedule = plan(graph("make: -> x | " + " | ".join(f"use{number}: x ->" for number in range(60))), streams=1)
+    answer = schedule.explain("make")
+    assert len(answer.relations) == 60
+    assert "  ... and 20 more (--json lists all)" in answer.lines

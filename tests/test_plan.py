@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from streamgraph.builder import Graph
 from streamgraph.errors import SpecError, VerificationError
+from streamgraph.passes.policies import POLICIES
 from streamgraph.plan import plan
 from streamgraph.schedule import Schedule
 from tests.support import graph
@@ -37,6 +39,35 @@ def test_options_without_meaning_are_reported_together() -> None:
     for streams in (True, 1.5, -1, "two"):
         with pytest.raises(SpecError, match="must be 'auto' or a whole number from 1"):
             plan(SPEC, streams=streams)  # type: ignore[arg-type]
+
+
+def test_policy_and_issue_are_among_the_options_that_are_checked() -> None:
+    with pytest.raises(SpecError) as caught:
+        plan(SPEC, policy="fastest", issue="later")  # type: ignore[arg-type]
+    assert [problem.message for problem in caught.value.problems] == ["issue is 'later'", "policy is 'fastest'"]
+    assert "critical_path" in str(caught.value)
+
+
+@pytest.mark.parametrize("policy", ["auto", *POLICIES])
+def test_every_policy_gives_a_proved_schedule_that_names_it(policy: Any) -> None:
+    schedule = plan(graph("a: -> x | b: -> y | c: x -> z | d: y z -> o @main", outputs="o", cost=50.0), policy=policy)
+    assert dict(schedule.options)["policy"] == policy
+
+
+def test_a_machine_and_costs_decide_what_is_worth_a_lane() -> None:
+    made = graph("a: -> x | b: -> y | c: x y -> z", cost=40.0)
+    assert len(plan(made).lanes) == 2
+    assert len(plan(made, machine="cpu").lanes) == 2
+    assert len(plan(made, costs={"a": 1.0, "b": 1.0}).lanes) == 1
+
+
+def test_running_passes_the_policy_on_and_a_graph_is_planned_as_captured() -> None:
+    from streamgraph.runner import compile
+
+    made = graph("a: -> x | b: x -> y | c: -> z | d: z -> w | e: y w -> o", cost=6.0)
+    assert dict(compile(made, device="sim", policy="opara").schedule.options)["policy"] == "opara"
+    assert len(compile(made, device="sim").schedule.lanes) == 1
+    assert len(compile(made, device="sim", executor="graph").schedule.lanes) == 2
 
 
 def test_something_else_is_not_a_spec() -> None:

@@ -15,7 +15,7 @@ import torch
 import streamgraph
 from streamgraph.hazards import find_hazards
 from streamgraph.plan import plan
-from streamgraph.render import render
+from streamgraph.render import format_of, render
 from streamgraph.spec import load, loads
 from streamgraph.storages import trace
 
@@ -43,11 +43,12 @@ def test_the_figures_are_those_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> N
     assert said in README
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "docs" / "pictures").glob("*.svg")))
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "docs" / "pictures").glob("*.svg")))
 def test_the_pictures_are_fresh(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mend with: streamgraph draw specs/NAME.streamgraph.yaml -o docs/pictures/NAME.svg."""
+    """Mend with: streamgraph draw specs/NAME.streamgraph.yaml -o docs/pictures/NAME.svg (or .resources.svg)."""
     monkeypatch.chdir(ROOT)
-    assert render(plan(f"specs/{name}.streamgraph.yaml"), "svg") == (ROOT / "docs" / "pictures" / f"{name}.svg").read_text()
+    schedule = plan(f"specs/{name.partition('.')[0]}.streamgraph.yaml")
+    assert render(schedule, format_of(name)) == (ROOT / "docs" / "pictures" / name).read_text()
 
 
 def test_console_blocks_print_what_they_show() -> None:

@@ -34,7 +34,10 @@ finally:
 PURE = [
     ["--help"], ["--version"], ["check", "canary.yaml"], ["plan", "canary.yaml"], ["plan", "canary.yaml", "--json"],
     ["plan", "canary.yaml", "-o", "plan.json"], ["draw", "canary.yaml"], ["draw", "canary.yaml", "-o", "canary.svg"],
-    ["explain", "canary.yaml"], ["explain", "canary.yaml", "second"], ["explain", "SG301"], ["expand", "canary.yaml"], ["schema"],
+    ["draw", "canary.yaml", "-o", "canary.html"], ["draw", "canary.yaml", "-o", "canary.trace.json"],
+    ["explain", "canary.yaml"], ["explain", "canary.yaml", "second"], ["explain", "SG301"],
+    ["explain", "canary.yaml", "--waits"], ["explain", "canary.yaml", "--critical-path"], ["explain", "canary.yaml", "--lanes"],
+    ["diff", "canary.yaml", "canary.yaml"], ["expand", "canary.yaml"], ["schema"],
     ["run", "canary.yaml", "--device", "sim"], ["init", "demo"], ["run", "--help"], ["compare", "--help"], ["doctor", "--help"],
 ]  # fmt: skip
 

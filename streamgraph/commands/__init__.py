@@ -5,10 +5,13 @@
     source     SPEC on the command line -> Program or Schedule
     start      init, doctor
     spec       check, expand, schema
-    schedule   plan, explain, draw
+    schedule   plan, draw
+    explain    explain, diff
     figures    what a schedule needs, beside what one would write by hand
     run        run
     compare    compare
+    bench      bench
+    profile    profile: what each task costs, measured
 
 At the top of these modules stand click and the standard library only, so that `--help` is quick; the rest is imported inside the commands.
 """

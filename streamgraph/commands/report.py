@@ -35,10 +35,10 @@ class Report:
         self.data: dict[str, Any] = {}
         self.problems: list[Problem] = []
 
-    def result(self, text: str) -> None:
-        """The answer itself, on stdout."""
+    def result(self, text: str, styles: Iterable[tuple[str, str]] = ()) -> None:
+        """The answer itself, on stdout; `styles` are patterns of lines with rich's names of colours, for where there is colour."""
         if not self.as_json:
-            self._write(sys.stdout, text)
+            self._write(sys.stdout, text, styles)
 
     def say(self, text: str) -> None:
         """A remark, on stderr; `--quiet` leaves it out."""
@@ -83,7 +83,7 @@ class Report:
             sys.stdout.write(json.dumps(body, indent=2, ensure_ascii=True, allow_nan=False) + "\n")
         sys.stdout.flush()
 
-    def _write(self, stream: TextIO, text: str) -> None:
+    def _write(self, stream: TextIO, text: str, styles: Iterable[tuple[str, str]] = ()) -> None:
         text = _UNSAFE.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text).rstrip("\n") + "\n"
         if not coloured(self.color, stream):
             stream.write(text)
@@ -93,7 +93,7 @@ class Report:
         from rich.text import Text
 
         styled = Text(text, end="")
-        for pattern, style in _STYLES:
+        for pattern, style in (*styles, *_STYLES):
             styled.highlight_regex(re.compile(pattern, re.MULTILINE), style)
         console = Console(file=stream, force_terminal=True, color_system="standard", no_color=False, highlight=False, legacy_windows=False)
         console.print(styled, soft_wrap=True, end="")

@@ -10,7 +10,7 @@ import click
 
 from streamgraph.commands.command import command
 from streamgraph.commands.report import WRONG, Report, aligned, many
-from streamgraph.commands.source import STDIN, Planning, load_schedule, planning_options, shell
+from streamgraph.commands.source import STDIN, Planning, load_schedule, planning_options, predict, shell, spec_text, write
 from streamgraph.errors import quoted
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 STATISTICS = ("smallest", "mean", "largest", "remark")
 
 
-def _device(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def device_named(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """The value of `--device`, if it is the name of one."""
     if re.fullmatch(r"auto|cpu|sim|cuda(:[0-9]{1,3})?", value) is None:
         raise click.BadParameter(f"'{quoted(value)}' is none of auto, cpu, cuda, cuda:1, sim")
     return value
@@ -33,9 +34,10 @@ def running_options(function: Callable[..., int | None]) -> Callable[..., int | 
     for option in (
         click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, metavar="N", show_default=True,
                      help="For `init: random`, and for torch's generators."),
-        click.option("--executor", type=click.Choice(["auto", "lanes", "eager", "sequential"]), default="auto", show_default=True,
-                     help="lanes: a host thread per lane (the CPU's default); eager: streams (the GPU's); sequential: one after another."),
-        click.option("--device", default="auto", show_default=True, metavar="NAME", callback=_device,
+        click.option("--executor", type=click.Choice(["auto", "lanes", "eager", "graph", "sequential"]), default="auto", show_default=True,
+                     help="lanes: a host thread per lane (the CPU's default); eager: one thread, streams (the GPU's); graph: a CUDA graph; "
+                     "sequential: one after another."),
+        click.option("--device", default="auto", show_default=True, metavar="NAME", callback=device_named,
                      help="auto, cpu, cuda, cuda:1, or sim: run nothing, predict times."),
         click.option("--input", "inputs", multiple=True, metavar="NAME=FILE",
                      help="Bind an input to a .npy, .pt, .safetensors or image file; a family to a folder or a pattern. Repeatable."),
@@ -53,10 +55,11 @@ def running_options(function: Callable[..., int | None]) -> Callable[..., int | 
 @click.argument("spec", metavar="SPEC")
 @running_options
 @click.option("--output", metavar="DIR", help="Write every result to this folder, as NAME.npy (or .pt).")
+@click.option("--report", "page", metavar="FILE", help="Write the HTML report of the schedule to this file.")
 @click.option("--no-check", is_flag=True, help="Leave out the second run, task after task, that the results are compared with.")
 def run(
     report: Report, spec: str, ops: str | None, inputs: tuple[str, ...], device: str, executor: str, seed: int,
-    options: Planning, output: str | None, no_check: bool,
+    options: Planning, output: str | None, page: str | None, no_check: bool,
 ) -> int | None:  # fmt: skip
     """Run a spec, check the results against the same tasks one after another, and show what ran where.
 
@@ -70,9 +73,10 @@ def run(
     figures = figures_of(schedule)
     report.data = {"name": schedule.program.name, "lanes": dict(schedule.lane_of), "figures": figures.to_dict()}
     if device == "sim":
-        _simulated(report, schedule, spec)
+        _simulated(report, schedule, spec, options)
+        _write_report(report, schedule, spec, options, page, ran=False)
         return None
-    results = _Results(schedule, ops, inputs, device, executor, seed, check=not no_check)
+    results = _Results(schedule, ops, inputs, device, executor, seed, predict(schedule, options), check=not no_check)
     report.data |= results.to_dict()
     lines = [results.headline, "", lanes_table(schedule), "", figures.table(), ""]
     report.result("\n".join([*lines, *results.verdict(), *results.inputs_said(), *results.outputs_said()]))
@@ -82,6 +86,7 @@ def run(
         files = [str(path) for path in save_outputs(results.outputs, output)]
         report.data["files"] = files
         report.result("\n" + "\n".join(files))
+    _write_report(report, schedule, spec, options, page, ran=True)
     shown = shell(spec)
     with_ops = f" --ops {shell(ops)}" if ops else ""
     if results.differing:
@@ -91,19 +96,30 @@ def run(
     return None
 
 
-def _simulated(report: Report, schedule: Schedule, spec: str) -> None:
+def _write_report(report: Report, schedule: Schedule, spec: str, options: Planning, page: str | None, *, ran: bool) -> None:
+    if page is None:
+        return
+    from streamgraph.render import python_of, render
+
+    # The Python code needs torch, which a simulated run does not import.
+    code = python_of(schedule) if ran else None
+    write(page, render(schedule, "html", predict(schedule, options), spec=spec_text(spec), python=code))
+    report.data["report"] = page
+    report.say(f"The report is {page}: one file, open it in a browser.")
+
+
+def _simulated(report: Report, schedule: Schedule, spec: str, options: Planning) -> None:
     from streamgraph.commands.schedule import time_said
     from streamgraph.render.fit import duration
-    from streamgraph.simulate import simulate
 
-    timeline: Timeline = simulate(schedule)
+    timeline = predict(schedule, options)
     report.data["timeline"] = timeline.to_dict()
     rows = [("start", "end", "lane", "task", "")]
     rows += [
         (duration(time.start), duration(time.end), time.lane, time.task, "" if time.source != "default" else "guessed from sizes")
         for time in sorted(timeline.tasks, key=lambda time: (time.start, time.end))
     ]
-    report.result(f"{schedule.program.name}: nothing was run; times are simulated from the tasks' costs.\n")
+    report.result(f"{schedule.program.name}: nothing was run; times are simulated from {timeline.basis}.\n")
     report.result(aligned(rows, right=frozenset({0, 1})))
     report.result(f"\nTime: {time_said(timeline)}")
     if spec != STDIN:
@@ -114,7 +130,8 @@ class _Results:
     """A run, and what there is to say about it."""
 
     def __init__(
-        self, schedule: Schedule, ops: str | None, inputs: tuple[str, ...], device: str, executor: str, seed: int, *, check: bool
+        self, schedule: Schedule, ops: str | None, inputs: tuple[str, ...], device: str, executor: str, seed: int, timeline: Timeline,
+        *, check: bool,
     ) -> None:
         import torch
 
@@ -125,7 +142,7 @@ class _Results:
         from streamgraph.operators import load_operators
         from streamgraph.runner import Runner
 
-        self.schedule, self.seed = schedule, seed
+        self.schedule, self.seed, self.timeline = schedule, seed, timeline
         location = find(device).location
         operators = load_operators(ops) if ops else None
         given = load_inputs(schedule.program, inputs, location)
@@ -159,7 +176,9 @@ class _Results:
     def headline(self) -> str:
         """Where it ran, and what that means for the figures."""
         name = self.schedule.program.name
-        how = {"lanes": "a host thread per lane", "eager": "a stream per lane", "sequential": "task after task"}[self.executor]
+        how = {
+            "lanes": "a host thread per lane", "eager": "a stream per lane", "graph": "a CUDA graph", "sequential": "task after task",
+        }[self.executor]  # fmt: skip
         if self.location.type == "cpu":
             return f"{name} ran on the CPU ({how}): results are real, times are simulated."
         import torch
@@ -169,9 +188,8 @@ class _Results:
     def verdict(self) -> list[str]:
         """The comparison with the tasks one after another, and the predicted time."""
         from streamgraph.commands.schedule import time_said
-        from streamgraph.simulate import simulate
 
-        lines = [f"Time:    {time_said(simulate(self.schedule))}"]
+        lines = [f"Time:    {time_said(self.timeline)}"]
         if self.checked == 0:
             lines.append("Check:   nothing to compare: the program has no outputs")
         elif self.checked is not None and self.differing:

@@ -1,4 +1,4 @@
-"""`plan`, `explain` and `draw`: one schedule, as a table, as sentences, as a picture. None of them imports torch."""
+"""`plan` and `draw`: one schedule, as a table, as a picture. Neither imports torch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ import click
 
 from streamgraph.commands.command import command
 from streamgraph.commands.report import Report, many, width
-from streamgraph.commands.source import STDIN, Planning, load_schedule, planning_options, shell, write
-from streamgraph.errors import CATALOGUE, quoted
+from streamgraph.commands.source import STDIN, Planning, load_schedule, planning_options, predict, shell, spec_text, write
 
 if TYPE_CHECKING:
     from streamgraph.commands.figures import Figures
     from streamgraph.schedule import Schedule
     from streamgraph.simulate import Timeline
 
+LANE_COLOURS = ("cyan", "green", "yellow", "blue", "bright_cyan", "bright_green")
+OPENED = {
+    "html": "Open it in a browser: it is one file, and loads nothing.",
+    "svg": "Open it in a browser: tasks and arrows say more under the pointer.",
+    "resources.svg": "Open it in a browser: tasks and arrows say more under the pointer.",
+    "trace.json": "Open it at https://ui.perfetto.dev, or in chrome://tracing.",
+}
 SHOWN_TASKS = 24  # per lane, after members of one family are put together
 
 
@@ -30,35 +36,40 @@ SHOWN_TASKS = 24  # per lane, after members of one family are put together
 @planning_options
 @click.option("-o", "--output", metavar="FILE", help="Save the schedule as JSON; `-` is stdout. It can be planned, drawn, explained, run.")
 @click.option("--steps", is_flag=True, help="Print every step with its reason.")
-def plan(report: Report, spec: str, options: Planning, output: str | None, steps: bool) -> None:
+@click.option("--as", "form", type=click.Choice(["json", "python"]), help="What is saved or printed: the schedule, or plain torch code.")
+def plan(report: Report, spec: str, options: Planning, output: str | None, steps: bool, form: str | None) -> None:
     """Show which lane runs each task, and how few waits, events and record_stream calls that takes.
 
     A lane is one CUDA stream; `main` is the stream that is current when the program runs. The schedule is proved free of races before it
     is shown. Nothing is run, and no GPU is needed. SPEC may be a saved schedule, or `-` for stdin.
     """
     from streamgraph.commands.figures import figures_of
-    from streamgraph.simulate import simulate
 
     schedule = load_schedule(report, spec, options)
-    timeline = simulate(schedule)
+    timeline = predict(schedule, options)
     figures = figures_of(schedule)
     report.data = {
         "name": schedule.program.name, "lanes": _lanes(schedule), "figures": figures.to_dict(),
         "steps": [str(step) for step in schedule.steps],
-        "options": dict(schedule.options), "estimate": _estimate(timeline),
+        "options": dict(schedule.options), "notes": list(schedule.notes), "estimate": _estimate(timeline),
     }  # fmt: skip
-    if output == STDIN:
-        report.result(schedule.to_json())
+    if output == STDIN or (form is not None and output is None):
+        report.result(schedule.to_python().rstrip() if form == "python" else schedule.to_json())
         return
     report.result(_table(schedule, timeline, figures))
     if steps:
         report.result("\n" + "\n".join(map(str, schedule.steps)))
+    for note in schedule.notes:
+        report.say(f"Chosen: {note}.")
     if timeline.speed_up < 0.995:
         report.say("By these costs one stream would be faster. Costs that you declare (`cost: 120us`) tell better than guesses from sizes.")
     if output is not None:
-        write(output, schedule.to_json())
+        write(output, schedule.to_python() if form == "python" else schedule.to_json())
         report.data["file"] = output
-        report.say(f"Saved to {output}, which takes the place of the spec in `plan`, `draw`, `explain` and `run`.")
+        if form == "python":
+            report.say(f"Saved to {output}: `run(inputs, ops)` needs torch, and nothing of streamgraph.")
+        else:
+            report.say(f"Saved to {output}, which takes the place of the spec in `plan`, `draw`, `explain` and `run`.")
     if spec != STDIN:
         again = f"plan {shell(spec)} --steps"
         report.next(f"draw {shell(spec)}", f"explain {shell(spec)}", *([] if steps else [again]))
@@ -67,7 +78,7 @@ def plan(report: Report, spec: str, options: Planning, output: str | None, steps
 def _estimate(timeline: Timeline) -> dict[str, object]:
     return {
         "unit": "us", "makespan": timeline.makespan, "one_stream": timeline.one_stream, "speed_up": timeline.speed_up,
-        "source": "simulated from declared and guessed costs",
+        "source": f"simulated from {timeline.basis}",
     }  # fmt: skip
 
 
@@ -89,7 +100,7 @@ def time_said(timeline: Timeline) -> str:
     from streamgraph.render.fit import duration
 
     alone = f"{timeline.speed_up:.2f}x as fast as on one stream ({duration(timeline.one_stream)})"
-    return f"{duration(timeline.makespan)} (simulated from the tasks' costs), {alone}"
+    return f"{duration(timeline.makespan)} (simulated from {timeline.basis}), {alone}"
 
 
 def lanes_table(schedule: Schedule) -> str:
@@ -135,73 +146,15 @@ def _wrapped(parts: list[str], room: int) -> list[str]:
 
 
 @command(
-    "explain", "Say why a task waits, or what an error code means.",
-    "streamgraph explain cameras.streamgraph.yaml stack",
-    "streamgraph explain SG301",
-)  # fmt: skip
-@click.argument("subject", metavar="SPEC|CODE")
-@click.argument("tasks", nargs=-1, metavar="[TASK [TASK2]]")
-@planning_options
-def explain(report: Report, subject: str, tasks: tuple[str, ...], options: Planning) -> None:
-    """Say why a task waits, and for what it does not have to; or what an error code means.
-
-    With one TASK: all that it waits for, and all that waits for it. With two: what orders them, or that they may overlap. With none: every
-    wait of the schedule with its reason. `entry`, `exit` and `host` are the caller before, after, and reading results.
-    """
-    if re.fullmatch(r"SG\d{0,9}", subject, re.IGNORECASE) and not tasks:
-        _explain_code(report, subject.upper())
-        return
-    if len(tasks) > 2:
-        raise click.UsageError(f"explain takes one task or two, not {len(tasks)}")
-    schedule = load_schedule(report, subject, options)
-    if not tasks:
-        _explain_waits(report, schedule, subject)
-        return
-    answer = schedule.explain(*tasks)
-    report.data = {"tasks": list(tasks), **answer.to_dict()}
-    report.result(str(answer))
-    if subject != STDIN:
-        shown = shell(subject)
-        more = [f"explain {shown} {shell(tasks[0])} {shell(r.earlier if r.earlier != tasks[0] else r.later)}" for r in answer.relations]
-        report.next(*(more[:1] if len(tasks) == 1 else []), f"draw {shown}")
-
-
-def _explain_code(report: Report, code: str) -> None:
-    # The beginning of a code stands for its group: `SG3` lists what is wrong with reads and writes, `SG` everything.
-    found = {known: text for known, text in CATALOGUE.items() if known.startswith(code)}
-    if not found:
-        raise click.BadParameter(f"'{quoted(code)}' is no error code: `streamgraph explain SG` lists them all", param_hint="CODE")
-    report.data = {"codes": found}
-    report.result("\n".join(f"{known}: {text}" for known, text in found.items()))
-
-
-def _explain_waits(report: Report, schedule: Schedule, subject: str) -> None:
-    from streamgraph.schedule import HostWait, RecordStream, Wait
-
-    found = [step for step in schedule.steps if isinstance(step, Wait | HostWait | RecordStream)]
-    report.data = {"waits": [str(step) for step in found], "counts": str(schedule.counts)}
-    if not found:
-        report.result("Nothing waits: one lane runs all tasks in order.")
-    else:
-        lines = [f"{schedule.program.name}: {schedule.counts}", ""]
-        for step in found:
-            what, _, why = str(step).partition("#")
-            lines.append(what.strip())
-            lines += [f"    {reason.strip()}" for reason in why.split(";")]
-        report.result("\n".join(lines))
-    if subject != STDIN and schedule.program.tasks:
-        report.next(f"explain {shell(subject)} {shell(schedule.program.tasks[-1].name)}")
-
-
-@command(
     "draw", "Draw lanes, tasks and waits.",
     "streamgraph draw cameras.streamgraph.yaml",
-    "streamgraph draw cameras.streamgraph.yaml -o cameras.svg",
+    "streamgraph draw cameras.streamgraph.yaml -o cameras.html",
 )  # fmt: skip
 @click.argument("spec", metavar="SPEC")
 @click.option(
     "-o", "--output", metavar="FILE",
-    help="The suffix decides: .svg, .mmd (Mermaid), .dot (Graphviz), .txt, .json (the saved schedule). Without it: text, on stdout.",
+    help="The suffix decides: .html (the report: all views in one file), .svg (lanes along time), .resources.svg (resources by lanes), "
+    ".mmd (Mermaid), .dot (Graphviz), .txt, .trace.json (for Perfetto), .json (the saved schedule). Without it: text, on stdout.",
 )  # fmt: skip
 @planning_options
 def draw(report: Report, spec: str, output: str | None, options: Planning) -> None:
@@ -213,25 +166,35 @@ def draw(report: Report, spec: str, output: str | None, options: Planning) -> No
     import sys
 
     from streamgraph import render
-    from streamgraph.simulate import simulate
 
     schedule = load_schedule(report, spec, options)
-    timeline = simulate(schedule)
+    timeline = predict(schedule, options)
     if output is None:
         encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
         text = render.draw_text(schedule, timeline, width=width(), ascii_only=not encoding.startswith("utf"))
         report.data = {"text": text, "timeline": timeline.to_dict()}
-        report.result(text)
+        report.result(text, _lane_styles(schedule))
         if spec != STDIN:
             name = os.path.basename(spec).removesuffix(".yaml").removesuffix(".streamgraph")
-            report.next(f"draw {shell(spec)} -o {shell(name + '.svg')}", f"explain {shell(spec)}")
+            report.next(f"draw {shell(spec)} -o {shell(name + '.html')}", f"explain {shell(spec)}")
         return
-    suffix = os.path.splitext(output)[1].removeprefix(".").lower()
-    text = render.render(schedule, suffix, timeline)
+    suffix = render.format_of(os.path.basename(output))
+    text = render.render(schedule, suffix, timeline, spec=spec_text(spec))
     write(output, text)
     report.data = {"file": output}
     report.result(output)
-    if suffix == "svg":
-        report.say("Open it in a browser: tasks and arrows say more under the pointer.")
+    if suffix in OPENED:
+        report.say(OPENED[suffix])
     if spec != STDIN:
         report.next(f"explain {shell(spec)}")
+
+
+def _lane_styles(schedule: Schedule) -> list[tuple[str, str]]:
+    """A colour for each lane: its strip, and its name where a wait names it. The critical path's stars are red."""
+    from streamgraph.render.fit import shown
+
+    found = [(r" \*(?=\s|$)", "bold red")]
+    for number, lane in enumerate(schedule.lanes):
+        name, colour = re.escape(shown(lane.name)), LANE_COLOURS[number % len(LANE_COLOURS)]
+        found += [(rf"^{name} *[│|].*[│|]$", colour), (rf"(?<= @){name}(?=\s|$)", colour)]
+    return found

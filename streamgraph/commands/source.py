@@ -17,11 +17,15 @@ from streamgraph.errors import Location, Problem, SpecError, quoted
 
 if TYPE_CHECKING:
     from streamgraph.model import Program
+    from streamgraph.portfolio import Policy
     from streamgraph.schedule import Schedule
+    from streamgraph.simulate import Timeline
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 STDIN = "-"
+# As in `passes.policies`, which `--help` has no time to import; a test compares them.
+POLICY_NAMES = ("auto", "single", "critical_path", "earliest_free", "max_concurrency", "opara", "longest_path", "levels")
 _SAVED = re.compile(r'\s*\{\s*"streamgraph_schedule"')
 _PEEK = 4096
 
@@ -33,7 +37,10 @@ class Planning:
     streams: int | Literal["auto"]
     order: Literal["declared", "auto"]
     release: Literal["default", "early"]
+    policy: Policy
     params: tuple[str, ...]
+    costs: str | None = None
+    machine: str | None = None
 
 
 def param_option(function: Function) -> Function:
@@ -47,11 +54,18 @@ def planning_options(function: Callable[..., int | None]) -> Callable[..., int |
     """The planner's options, for every command that plans: it gets them as `options`."""
 
     @functools.wraps(function)
-    def planned(*arguments: Any, streams: Any, order: Any, release: Any, params: tuple[str, ...], **rest: Any) -> int | None:
-        return function(*arguments, options=Planning(streams, order, release, params), **rest)
+    def planned(
+        *arguments: Any, streams: Any, order: Any, release: Any, policy: Any, params: tuple[str, ...], costs: Any, machine: Any, **rest: Any
+    ) -> int | None:
+        return function(*arguments, options=Planning(streams, order, release, policy, params, costs, machine), **rest)
 
     made: Callable[..., int | None] = planned
     for option in (
+        click.option("--machine", metavar="NAME|FILE",
+                     help="What predictions assume: gpu (the default), h200, cpu, or a file by `doctor --measure`."),
+        click.option("--costs", metavar="FILE", help="Measured costs of tasks, as `streamgraph profile` writes them."),
+        click.option("--policy", type=click.Choice(POLICY_NAMES), default="auto", show_default=True, metavar="NAME",
+                     help=f"Who decides on lanes: auto tries all; or one of {', '.join(POLICY_NAMES[1:])}."),
         click.option("--release", type=click.Choice(["default", "early"]), default="default", show_default=True,
                      help="Drop values where that needs no extra step, or right after their last use."),
         click.option("--order", type=click.Choice(["declared", "auto"]), default="declared", show_default=True,
@@ -127,9 +141,31 @@ def load_schedule(report: Report, source: str, options: Planning, outputs: tuple
 
         program = with_outputs(program, outputs)
     begun = time.perf_counter()
-    schedule = plan(program, streams=options.streams, order=options.order, release=options.release)
+    schedule = plan(
+        program, streams=options.streams, order=options.order, release=options.release, policy=options.policy,
+        costs=options.costs, machine=options.machine,
+    )  # fmt: skip
     report.detail(f"planned and verified {len(program.tasks)} tasks in {time.perf_counter() - begun:.2f} s")
     return schedule
+
+
+def spec_text(source: str) -> str | None:
+    """The text of the spec as the user wrote it; None for stdin, which is read by now, and for a saved schedule."""
+    from pathlib import Path
+
+    if source == STDIN or "\0" in source or not Path(source).is_file() or _is_saved(source, None):
+        return None
+    try:
+        return Path(source).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def predict(schedule: Schedule, options: Planning) -> Timeline:
+    """The simulated run, on the machine and with the costs that were asked for."""
+    from streamgraph.simulate import simulate
+
+    return simulate(schedule, options.costs, machine=options.machine)
 
 
 def _stdin() -> str:

@@ -77,11 +77,22 @@ def _same(file: str, text: str) -> bool:
 @command(
     "doctor", "Say what is here: torch, CUDA, streams, optional packages.",
     "streamgraph doctor",
-    "streamgraph doctor --json",
+    "streamgraph doctor --measure -o machine.json",
 )  # fmt: skip
 @click.option("--require-cuda", is_flag=True, help="Exit with 4 if there is no CUDA device to run on.")
-def doctor(report: Report, require_cuda: bool) -> int | None:
-    """Say what is here: torch, CUDA, streams, pinned memory, optional packages; and what stands in for what is missing."""
+@click.option("--measure", is_flag=True, help="Measure what calls, kernels and copies cost here: the profile that `--machine` takes.")
+@click.option("-o", "--output", metavar="FILE", help="Write the measured profile to this file; `-` is stdout.")
+@click.option("--device", default="auto", show_default=True, metavar="NAME", help="What to measure: auto, cpu, cuda, cuda:1.")
+def doctor(report: Report, require_cuda: bool, measure: bool, output: str | None, device: str) -> int | None:
+    """Say what is here: torch, CUDA, streams, pinned memory, optional packages; and what stands in for what is missing.
+
+    With --measure: what calls, kernels and copies cost on this machine. It takes some seconds, and wants a machine that does nothing else.
+    """
+    if measure:
+        _measure(report, output, device)
+        return None
+    if output is not None:
+        raise click.UsageError("-o belongs to --measure")
     from streamgraph.doctor import examine
 
     findings = examine()
@@ -94,3 +105,26 @@ def doctor(report: Report, require_cuda: bool) -> int | None:
     report.next("init demo", "run demo.streamgraph.yaml")
     has_device = any(finding.topic == "CUDA device" and finding.state == "ok" for finding in findings)
     return NO_DEVICE if require_cuda and not has_device else None
+
+
+def _measure(report: Report, output: str | None, device: str) -> None:
+    from streamgraph.calibration import measure_machine
+    from streamgraph.commands.source import STDIN, shell, write
+
+    if re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", device) is None:
+        raise click.BadParameter(f"'{device}' is none of auto, cpu, cuda, cuda:1", param_hint="--device")
+    machine = measure_machine(device)
+    report.data = {"machine": json.loads(machine.to_json())}
+    if output == STDIN:
+        report.result(machine.to_json())
+        return
+    figures = [(name, value) for name, value in json.loads(machine.to_json()).items() if isinstance(value, float)]
+    report.result(machine.device + "\n")
+    report.result(aligned([(name, f"{value:g}") for name, value in figures], right=frozenset({1})))
+    report.say("Times are microseconds, rates bytes per microsecond. What each means: docs/costs.md.")
+    if output is not None:
+        write(output, machine.to_json())
+        report.data["file"] = output
+        report.next(f"plan demo.streamgraph.yaml --machine {shell(output)}")
+    else:
+        report.next("doctor --measure -o machine.json")

@@ -1,20 +1,17 @@
-"""Assign: the DAG and its costs become an issue order and a lane for every task.
+"""Assign: Work and a policy become an issue order and a lane for every task, with names, priorities and estimated times.
 
-List scheduling: tasks are placed one after another, each on the lane where it starts first. With `order="declared"` they are placed in
-the topological
-order nearest to declaration order; with `order="auto"` by longest remaining path, so that the critical path is issued first
-(bottom-level list scheduling: Kwok and Ahmad, "Static scheduling algorithms for allocating directed task graphs to multiprocessors", ACM
-Computing Surveys 31(4), 1999). Pinned tasks keep their lane; host tasks run on the host.
+The policy chooses (`passes/policies`); what holds for all of them is here: the bound on lanes, pins, the host, outputs on `main`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Literal
 
-from streamgraph.model import HOST, MAIN, OUTPUT_PREFIX, Program
+from streamgraph.model import HOST, Program
+from streamgraph.passes.policies import POLICIES, PolicyName
+from streamgraph.passes.work import FREE, HANDOVER, ON_HOST, Placement, Work, work_of
 from streamgraph.schedule import Lane
 from streamgraph.storages import Accesses
 
@@ -22,8 +19,6 @@ if TYPE_CHECKING:
     import networkx as nx
 
 MOST_LANES = 8  # graph replay gains up to eight streams on an H200 and hardly beyond (docs/gpu.md)
-HANDOVER = 2.0  # microseconds that a record and a wait between two lanes add before the waiting kernel starts (docs/gpu.md)
-WORTH = 0.99  # more lanes must shorten the estimate by at least one percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,121 +47,118 @@ def assign(
     costs: Sequence[float],
     streams: int | Literal["auto"],
     order: Literal["declared", "auto"],
+    policy: PolicyName = "critical_path",
 ) -> Assignment:
-    """The lanes and the issue order. `streams` bounds the lanes that unpinned tasks may use, `main` included; pinned lanes come on top.
+    """The lanes and the issue order of one policy. `streams` bounds the lanes that unpinned tasks may use, `main` included ("auto": 8);
+    pinned lanes come on top."""
+    return assign_work(work_of(program, graph, accesses, costs, order), MOST_LANES if streams == "auto" else streams, policy)
 
-    "auto" tries 1, 2, 4 and 8 and keeps the shortest estimate, fewer lanes where more gain under one percent.
+
+def assign_work(work: Work, limit: int, policy: PolicyName) -> Assignment:
+    """What the policy makes of the work, on at most `limit` lanes for its free tasks."""
+    return settle(work, fold(work, POLICIES[policy](work, limit), limit))
+
+
+def fold(work: Work, placement: Placement, limit: int) -> Placement:
+    """The same placement on at most `limit` streams. Streams stay whole: those that do not overlap in time follow each other.
+
+    Streams are taken by the time at which they could start if there were lanes enough. Each goes to the lane that has become free last but
+    in time, which wastes least (interval colouring); where none has, to the one that becomes free first.
     """
-    ranked = _bottom_levels(graph, costs) if order == "auto" else None
-    free = any(task.stream is None and not task.host for task in program.tasks)
-    limits = [streams] if streams != "auto" else [1, 2, 4, MOST_LANES] if free else [1]
-    best = _place(program, graph, accesses, costs, limits[0], ranked)
-    for limit in limits[1:]:
-        trial = _place(program, graph, accesses, costs, limit, ranked)
-        if trial.makespan < WORTH * best.makespan:
-            best = trial
-    return best
+    if max(placement.stream, default=-1) < limit:
+        return placement
+    finish = [0.0] * len(work.costs)
+    span: dict[int, list[float]] = {}
+    for task in placement.order:
+        start = max([finish[p] for p in work.earlier[task]], default=0.0)
+        finish[task] = start + work.costs[task]
+        stream = placement.stream[task]
+        if stream >= 0:
+            span.setdefault(stream, [start, 0.0, 0.0])
+            span[stream][1] = max(span[stream][1], finish[task])
+            span[stream][2] += work.costs[task]
+    free_at = [0.0] * limit
+    lane_of: dict[int, int] = {}
+    for stream, (start, end, busy) in sorted(span.items(), key=lambda item: (item[1][0], item[0])):
+        in_time = [lane for lane in range(limit) if free_at[lane] <= start]
+        lane = max(in_time, key=lambda lane: (free_at[lane], -lane)) if in_time else min(range(limit), key=free_at.__getitem__)
+        free_at[lane] = max(end, free_at[lane] + busy)
+        lane_of[stream] = lane
+    return Placement(placement.order, tuple(lane_of.get(stream, -1) for stream in placement.stream))
 
 
-def _bottom_levels(graph: nx.DiGraph[int], costs: Sequence[float]) -> list[float]:
-    """Per task, the longest path of costs from its start to the end of the program, in microseconds."""
-    import networkx as nx
-
-    level = list(costs)
-    for task in reversed(list(nx.topological_sort(graph))):
-        level[task] += max((level[later] for later in graph.successors(task)), default=0.0)
-    return level
-
-
-def _place(
-    program: Program, graph: nx.DiGraph[int], accesses: Accesses, costs: Sequence[float], limit: int, ranked: list[float] | None
-) -> Assignment:
-    tasks = program.tasks
-    lanes = _declared_lanes(program)
-    index_of = {lane.name: index for index, lane in enumerate(lanes)}
-    open_lanes = [0]  # lanes that unpinned tasks may use
-    taken = set(index_of)
-    available = [0.0] * len(lanes)
-    host_free = 0.0
-    to_caller = {accesses.storages[s].producer for s in accesses.output_storages if not accesses.storages[s].host}
-    lane_of, start, finish = [0] * len(tasks), [0.0] * len(tasks), [0.0] * len(tasks)
-    missing = [graph.in_degree(task) for task in range(len(tasks))]
-    ready = [(_key(ranked, task), task) for task in range(len(tasks)) if missing[task] == 0]
-    heapify(ready)
-    order: list[int] = []
-    while ready:
-        _, task = heappop(ready)
-        order.append(task)
-        earlier = list(graph.predecessors(task))
-        if tasks[task].host:
-            lane_of[task] = -1
-            start[task] = max([host_free, *(finish[p] for p in earlier)])
-            host_free = finish[task] = start[task] + costs[task]
-        else:
-            pinned = tasks[task].stream
-            candidates = [index_of[pinned]] if pinned is not None else list(open_lanes)
-            if pinned is None and len(open_lanes) < limit:
-                candidates.append(len(lanes))
-            begin = {lane: _earliest(lane, earlier, lane_of, finish, available) for lane in candidates}
-            if task in to_caller and 0 in begin:
-                begin[0] = max(begin[0] - HANDOVER, 0.0)  # an output made on lane 0 needs no record_stream
-            last = max(earlier, key=lambda p: (finish[p], -p), default=None)
-            home = lane_of[last] if last is not None else 0
-            preferred = 0 if task in to_caller else home
-            lane = min(candidates, key=lambda c: (begin[c], c == len(lanes), c != preferred, c))
-            if lane == len(lanes):
-                lanes.append(Lane(_fresh(taken)))
-                available.append(0.0)
-                open_lanes.append(lane)
-            lane_of[task] = lane
-            start[task] = _earliest(lane, earlier, lane_of, finish, available)
-            available[lane] = finish[task] = start[task] + costs[task]
-        for later in graph.successors(task):
-            missing[later] -= 1
-            if missing[later] == 0:
-                heappush(ready, (_key(ranked, later), later))
-    _outputs_on_main(program, to_caller, open_lanes, lane_of)
-    lanes.append(Lane(HOST))
-    host = len(lanes) - 1
-    return Assignment(tuple(order), tuple(host if lane < 0 else lane for lane in lane_of), tuple(lanes), tuple(start), tuple(finish))
+def settle(work: Work, placement: Placement) -> Assignment:
+    """The assignment that a placement stands for: lanes with names and priorities, and when each task would run."""
+    main_is_pinned = 0 in work.home
+    used = sorted({stream for stream in placement.stream if stream >= 0} | ({0} if main_is_pinned else set()))
+    if not main_is_pinned:
+        _outputs_first(work, placement, used)
+    lane_of_stream = {stream: len(work.lanes) + index - 1 if index else 0 for index, stream in enumerate(used)}
+    lanes = [*work.lanes, *_fresh(work, len(used) - 1)]
+    host = len(lanes)
+    lane_of = tuple(
+        host if home == ON_HOST else lane_of_stream[stream] if home == FREE else home
+        for home, stream in zip(work.home, placement.stream, strict=True)
+    )
+    critical = _critical_lane(work, lane_of) if len(used) > 1 else 0
+    if critical >= len(work.lanes):
+        lanes[critical] = Lane(lanes[critical].name, "high")
+    start, finish = _play(work, placement.order, lane_of, host)
+    return Assignment(placement.order, lane_of, (*lanes, Lane(HOST)), start, finish)
 
 
-def _outputs_on_main(program: Program, to_caller: set[int | None], open_lanes: list[int], lane_of: list[int]) -> None:
-    """Let `main` and the free lane that makes the most outputs change places, in `lane_of`: each output made on main saves a
-    record_stream."""
-    if any(task.stream == MAIN for task in program.tasks):
+def _outputs_first(work: Work, placement: Placement, used: list[int]) -> None:
+    """Put the stream that makes the most outputs first in `used`, which is `main`: each output made there saves a record_stream."""
+    if not used:
         return
-    declared = [task for task in to_caller if task is not None and not program.tasks[task].name.startswith(OUTPUT_PREFIX)]
-    made = {lane: sum(lane_of[task] == lane for task in declared) for lane in open_lanes}
-    best = max(open_lanes, key=lambda lane: (made[lane], -lane))
-    swap = {0: best, best: 0}
-    lane_of[:] = [swap.get(lane, lane) for lane in lane_of]
+    made = dict.fromkeys(used, 0)
+    for task in work.declared_results:
+        if placement.stream[task] >= 0:
+            made[placement.stream[task]] += 1
+    best = max(used, key=lambda stream: (made[stream], -stream))
+    place = used.index(best)
+    used[0], used[place] = used[place], used[0]
 
 
-def _key(ranked: list[float] | None, task: int) -> float:
-    """What is placed first: the longest remaining path, or the first declared."""
-    return float(task) if ranked is None else -ranked[task]
-
-
-def _earliest(lane: int, earlier: list[int], lane_of: list[int], finish: list[float], available: list[float]) -> float:
-    """When a task could start on the lane; the handover from another lane takes time, and so does the entry event on a new one."""
-    free = available[lane] if lane < len(available) else HANDOVER
-    return max([free, *(finish[p] + (HANDOVER if lane_of[p] != lane else 0.0) for p in earlier)])
-
-
-def _declared_lanes(program: Program) -> list[Lane]:
-    """`main`, then the lanes that tasks are pinned to: declared streams first, the others as they appear."""
-    priority = {stream.name: stream.priority for stream in program.streams}
-    pinned = dict.fromkeys(task.stream for task in program.tasks if task.stream is not None)
-    names = [MAIN, *(name for name in priority if name in pinned and name != MAIN)]
-    names += [name for name in pinned if name not in names]
-    return [Lane(name, priority.get(name, "normal")) for name in names]
-
-
-def _fresh(taken: set[str]) -> str:
-    """The next of s1, s2, ... that no task is pinned to."""
+def _fresh(work: Work, count: int) -> list[Lane]:
+    """Lanes s1, s2, ..., leaving out names that tasks are pinned to."""
+    taken = {lane.name for lane in work.lanes}
+    lanes: list[Lane] = []
     number = 1
-    while f"s{number}" in taken:
+    while len(lanes) < count:
+        if f"s{number}" not in taken:
+            lanes.append(Lane(f"s{number}"))
         number += 1
-    taken.add(f"s{number}")
-    return f"s{number}"
+    return lanes
+
+
+def _critical_lane(work: Work, lane_of: tuple[int, ...]) -> int:
+    """The lane of free tasks that runs most of the longest path. Its kernels should not queue behind others: it gets high priority.
+
+    `main` is the caller's stream, whose priority is the caller's.
+    """
+    share: dict[int, float] = {}
+    task: int | None = max(range(len(lane_of)), key=lambda task: (work.bottom[task], -task), default=None)
+    while task is not None:
+        if work.home[task] == FREE:
+            share[lane_of[task]] = share.get(lane_of[task], 0.0) + work.costs[task]
+        task = max(work.later[task], key=lambda task: (work.bottom[task], -task), default=None)
+    return max(share, key=lambda lane: (share[lane], -lane), default=0)
+
+
+def _play(
+    work: Work, order: tuple[int, ...], lane_of: tuple[int, ...], host: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """When each task would start and finish, if a handover between lanes took HANDOVER and nothing else cost time."""
+    start, finish = [0.0] * len(order), [0.0] * len(order)
+    free_at = [0.0, *[HANDOVER] * (host - 1), 0.0]  # a side lane begins with a wait for entry
+    for task in order:
+        lane = lane_of[task]
+        time = free_at[lane]
+        for p in work.earlier[task]:
+            ready = finish[p] if lane_of[p] == lane or lane == host else finish[p] + HANDOVER
+            if ready > time:
+                time = ready
+        start[task] = time
+        free_at[lane] = finish[task] = time + work.costs[task]
+    return tuple(start), tuple(finish)

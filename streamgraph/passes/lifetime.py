@@ -12,15 +12,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 from streamgraph.passes.assign import Assignment
 from streamgraph.passes.sync import Synchronization, join, uncovered
 from streamgraph.storages import Accesses
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(NamedTuple):
     """Release of a value: at `node`, after its waits (`launched` False) or after its launch. `last_use` and `covered_by` are positions.
 
     `previous`: the value is the one that the run before left over. `record_streams`: lanes to record just before.
@@ -50,12 +50,17 @@ class Lifetimes:
     release_edges: tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Lane:
     """The nodes of one lane in order, and its clock at each."""
 
     nodes: list[int]
     clocks: list[tuple[int, ...]]
+
+    @cached_property
+    def first_after_entry(self) -> int | None:
+        """The first node that knows entry, and so all of the run before."""
+        return next((node for node, clock in zip(self.nodes, self.clocks, strict=True) if clock[0] >= 0), None)
 
 
 def place_releases(
@@ -73,13 +78,15 @@ def place_releases(
         lanes[lane].nodes.append(node)
         lanes[lane].clocks.append(sync.clocks[node])
     position = {task: place for place, task in enumerate(assignment.order, 1)}
-    uses: list[dict[int, int]] = [{} for _ in accesses.storages]  # storage -> lane -> last position
+    made = [storage.producer is not None for storage in accesses.storages]
+    users: list[list[int]] = [[] for _ in made]
     for place, task in enumerate(assignment.order, 1):
         for access in accesses.of_task[task]:
-            uses[access.storage][sync.lane_of[place]] = place
+            if made[access.storage]:
+                users[access.storage].append(place)
     drops: list[Drop] = []
     to_caller: list[tuple[int, int]] = []
-    on_host: list[int] = []
+    on_host: dict[int, dict[int, int]] = {}
     edges: list[tuple[int, int, int]] = []
     settled = {storage for _, _, storage in sync.release_edges}
     for number, storage in enumerate(accesses.storages):
@@ -90,36 +97,45 @@ def place_releases(
             if owner not in (0, host):
                 to_caller.append((number, position[storage.producer]))
             continue
-        drop = _covered(number, owner, uses[number], lanes)
+        uses = {sync.lane_of[place]: place for place in users[number]}  # of each lane, the last
+        drop = _covered(number, owner, uses, lanes)
         late = drop is None or drop.node != drop.last_use
-        if policy == "early" and late and number not in settled and owner != host and host not in uses[number]:
-            drop, wanted = _early(assignment, number, owner, uses[number], lanes, may_wait=not settled)
+        if policy == "early" and late and number not in settled and owner != host and host not in uses:
+            drop, wanted = _early(assignment, number, owner, uses, lanes, may_wait=not settled)
             edges += wanted
-        drop = drop or _left_over(number, uses[number], lanes[owner])
+        drop = drop or _left_over(number, uses, lanes[owner])
         if drop is None:
-            on_host.append(number)
+            on_host[number] = uses
         else:
             drops.append(drop)
-    late_drops, host_waits = _left_over_on_host(on_host, uses, sync, host)
+    late_drops, host_waits = _left_over_on_host(on_host, sync, host)
     return Lifetimes((*drops, *late_drops), tuple(to_caller), host_waits, tuple(dict.fromkeys(edges)))
 
 
-def _covers(clock: Sequence[int], owner: int, uses: dict[int, int]) -> bool:
-    return all(clock[lane] >= node for lane, node in uses.items() if lane != owner)
+def _covers(clock: Sequence[int], uses: list[tuple[int, int]]) -> bool:
+    for lane, node in uses:  # noqa: SIM110 (`all` with a generator takes twice as long)
+        if clock[lane] < node:
+            return False
+    return True
 
 
 def _covered(storage: int, owner: int, uses: dict[int, int], lanes: list[_Lane]) -> Drop | None:
     """The first point of the owner's lane, not before the last use is issued, where its clock covers every use; None: not in this run."""
     last = max(uses.values())
-    lane = lanes[owner]
-    after = bisect_right(lane.nodes, last)
-    if after and _covers(lane.clocks[after - 1], owner, uses):
-        return Drop(storage, last, True, last, lane.nodes[after - 1])
-    # Clocks only grow along a lane, so the first covering node is found by bisection.
-    first = bisect_left(range(after, len(lane.nodes)), True, key=lambda index: _covers(lane.clocks[index], owner, uses)) + after
-    if first == len(lane.nodes):
+    nodes, clocks = lanes[owner].nodes, lanes[owner].clocks
+    after = bisect_right(nodes, last)
+    foreign = [use for use in uses.items() if use[0] != owner]
+    if after and _covers(clocks[after - 1], foreign):
+        return Drop(storage, last, True, last, nodes[after - 1])
+    # Clocks only grow along a lane, so the first covering node is found by bisection, most often among the next few.
+    low, reach = after, 1
+    while low + reach < len(nodes) and not _covers(clocks[low + reach - 1], foreign):
+        low, reach = low + reach, 2 * reach
+    high = min(low + reach, len(nodes))
+    first = bisect_left(range(low, high), True, key=lambda index: _covers(clocks[index], foreign)) + low
+    if first == len(nodes):
         return None
-    return Drop(storage, lane.nodes[first], False, last, lane.nodes[first])
+    return Drop(storage, nodes[first], False, last, nodes[first])
 
 
 def _early(
@@ -158,33 +174,35 @@ def _left_over(storage: int, uses: dict[int, int], lane: _Lane) -> Drop | None:
 
     Every side lane begins with such a node. The host need not have one: None.
     """
-    for node, clock in zip(lane.nodes, lane.clocks, strict=True):
-        if clock[0] >= 0:
-            return Drop(storage, node, False, max(uses.values()), node, previous=True)
-    return None
+    node = lane.first_after_entry
+    return None if node is None else Drop(storage, node, False, max(uses.values()), node, previous=True)
 
 
 def _left_over_on_host(
-    storages: list[int], uses: list[dict[int, int]], sync: Synchronization, host: int
+    uses: dict[int, dict[int, int]], sync: Synchronization, host: int
 ) -> tuple[list[Drop], tuple[tuple[int, int], ...]]:
     """Host memory whose device uses the host never waits for within a run: the next run waits for their events just before it records
     them again, when they are most likely done, and only for those that its host tasks have not waited for anyway.
     """
-    device = {number: {lane: node for lane, node in uses[number].items() if lane != host} for number in storages}
+    if not uses:
+        return [], ()
+    device = {number: [use for use in its.items() if use[0] != host] for number, its in uses.items()}
     learned = [(node, False, earlier) for node, group in enumerate(sync.previous_waits) for earlier in group]
     known = sync.clocks[-1]
     for _, _, earlier in learned:
         known = join(known, sync.clocks[earlier], sync.lane_of[earlier], earlier)
-    last_uses = (node for number in storages for node in device[number].values())
-    added = uncovered(last_uses, host, sync.lane_of, known, sync.clocks)
+    added = uncovered((node for its in device.values() for _, node in its), host, sync.lane_of, known, sync.clocks)
     learned = sorted([*learned, *((node, True, node) for node in added)])
-    drops: list[Drop] = []
-    waiting = list(storages)
-    known = sync.clocks[-1]
-    for node, launched, earlier in learned:
-        known = join(known, sync.clocks[earlier], sync.lane_of[earlier], earlier)
-        ready = [number for number in waiting if _covers(known, host, device[number])]
-        drops += [Drop(number, node, launched, max(uses[number].values()), earlier, previous=True) for number in ready]
-        waiting = [number for number in waiting if number not in ready]
-    reasons = [(node, number) for node in added for number in storages if node in device[number].values()]
-    return drops, tuple(reasons)
+    knowing = [sync.clocks[-1]]
+    for _, _, earlier in learned:
+        knowing.append(join(knowing[-1], sync.clocks[earlier], sync.lane_of[earlier], earlier))
+    drops: list[tuple[int, Drop]] = []
+    for number, its in device.items():
+        # What the host knows only grows, so the first point where it is enough is found by bisection.
+        enough = bisect_left(knowing, True, 1, key=lambda known, its=its: _covers(known, its)) - 1  # type: ignore[misc]
+        node, launched, earlier = learned[enough]
+        drops.append((enough, Drop(number, node, launched, max(uses[number].values()), earlier, previous=True)))
+    drops.sort()
+    waited = set(added)
+    reasons = [(node, number) for number, its in device.items() for _, node in its if node in waited]
+    return [drop for _, drop in drops], tuple(sorted(reasons))

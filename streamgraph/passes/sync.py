@@ -13,13 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from streamgraph.model import Kind
+from streamgraph.frontier import Entry, Frontier, Layout
+from streamgraph.model import Box, Kind
 from streamgraph.passes.assign import Assignment
 from streamgraph.storages import Access, Accesses, Mode, meets
 
 if TYPE_CHECKING:
     import networkx as nx
 
+FEW = 8  # boxes of one storage that are looked through one by one
 Clock: TypeAlias = tuple[int, ...]
 """Per lane, the newest position known to be done; -1 for nothing, not even entry."""
 
@@ -130,22 +132,57 @@ def _previous_waits(
     nodes = [place for place, lane in enumerate(lane_of[:-2]) if lane == host and clocks[place][0] < 0]
     if not nodes:
         return tuple(waits)
-    users: dict[int, list[tuple[int, Access]]] = {}
+    users: dict[int, _Users] = {}
     for place, task in enumerate(assignment.order, 1):
         if lane_of[place] != host:
             for access in accesses.of_task[task]:
                 if accesses.storages[access.storage].version == 0:
-                    users.setdefault(access.storage, []).append((place, access))
+                    users.setdefault(access.storage, _Users()).add(access, lane_of[place], place)
+    for node in nodes:
+        for access in accesses.of_task[assignment.order[node - 1]]:
+            if access.storage in users:
+                users[access.storage].expect(access.box)
     known = clocks[-1]  # what the host had waited for when the run before ended
     for node in nodes:
         touched = accesses.of_task[assignment.order[node - 1]]
-        open_uses = (
-            place
-            for access in touched
-            for place, other in users.get(access.storage, ())
-            if not (access.mode is Mode.READ and other.mode is Mode.READ) and meets(access.box, other.box)
-        )
+        open_uses = (place for access in touched if access.storage in users for place in users[access.storage].conflicting(access))
         waits[node] = uncovered(open_uses, host, lane_of, known, clocks)
         for earlier in waits[node]:
             known = join(known, clocks[earlier], lane_of[earlier], earlier)
     return tuple(waits)
+
+
+class _Users:
+    """Who uses one storage. Of the reads of one box on one lane the last stands for all; likewise of the other uses."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[Box | None, bool], dict[int, int]] = {}
+        self._used: dict[Box | None, None] = {}
+        self._asked: dict[Box | None, None] = {}
+        self._index: Frontier | None = None
+
+    def add(self, access: Access, lane: int, place: int) -> None:
+        self._used[access.box] = None
+        self._last.setdefault((access.box, access.mode is Mode.READ), {})[lane] = place
+
+    def expect(self, box: Box | None) -> None:
+        """Say that conflicts with this box will be asked for. All uses and expectations come before the first question."""
+        self._asked[box] = None
+
+    def conflicting(self, access: Access) -> Iterator[int]:
+        """The places of uses that share an element with this one and are not both reads."""
+        for box in self._meeting(access.box):
+            yield from self._last.get((box, False), {}).values()
+            if access.mode is not Mode.READ:
+                yield from self._last.get((box, True), {}).values()
+
+    def _meeting(self, box: Box | None) -> list[Box | None]:
+        if box is None or len(self._used) < FEW:
+            return [other for other in self._used if meets(box, other)]
+        if self._index is None:
+            self._index = Frontier(Layout.of([other for other in (*self._used, *self._asked) if other is not None]))
+            for other in self._used:
+                if other is not None and meets(other, other):
+                    self._index.add(Entry(other, 0, 0))
+        parts: list[Box | None] = [entry.box for entry in self._index.meeting(box)] if meets(box, box) else []
+        return [*parts, None] if None in self._used and meets(None, box) else parts

@@ -25,10 +25,11 @@ FREE, ON_HOST = -2, -1
 class Work:
     """Tasks in declaration order: `costs` in microseconds, their direct predecessors and successors, and where each must run.
 
-    `home` is the index of a pinned task's lane in `lanes`, ON_HOST, or FREE. `lanes` are `main` and those that tasks are pinned to. `bottom`
-    is the longest path of costs from a task's start to the end of the program. `order` is the issue order: the topological order nearest to
-    declaration order, or the one in which the longest remaining path goes first; only then may a policy choose another. `results` are the
-    tasks that make device outputs, `declared_results` those of them that were not generated.
+    `home` is the index of a pinned task's lane in `lanes`, ON_HOST, or FREE. `lanes` are `main` and those that tasks are pinned to.
+    `bottom` is the longest path of costs from a task's start to the end of the program. `declared` is the topological order nearest to
+    declaration order. `order` is the issue order that policies start from: `declared`, or the one in which the longest remaining path goes
+    first; only then may a policy choose another. `results` are the tasks that make device outputs, `declared_results` those that were not
+    generated.
     """
 
     costs: tuple[float, ...]
@@ -37,6 +38,7 @@ class Work:
     home: tuple[int, ...]
     lanes: tuple[Lane, ...]
     bottom: tuple[float, ...]
+    declared: tuple[int, ...]
     order: tuple[int, ...]
     may_reorder: bool
     results: frozenset[int]
@@ -64,12 +66,18 @@ def work_of(
 ) -> Work:
     """The work that a program's DAG is."""
     count = len(program.tasks)
-    earlier = tuple(tuple(graph.pred[task]) for task in range(count))
-    later = tuple(tuple(graph.succ[task]) for task in range(count))
+    before: list[list[int]] = [[] for _ in range(count)]
+    after: list[list[int]] = [[] for _ in range(count)]
+    in_order = True
+    for first, second in graph.edges:
+        before[second].append(first)
+        after[first].append(second)
+        in_order = in_order and first < second
+    earlier, later = tuple(map(tuple, before)), tuple(map(tuple, after))
     lanes = _declared_lanes(program)
     index_of = {lane.name: index for index, lane in enumerate(lanes)}
     home = tuple(ON_HOST if t.host else FREE if t.stream is None else index_of[t.stream] for t in program.tasks)
-    declared = topological(earlier, later, range(count))
+    declared = tuple(range(count)) if in_order else topological(earlier, later, range(count))
     bottom = list(costs)
     for task in reversed(declared):
         if later[task]:
@@ -78,7 +86,7 @@ def work_of(
     made = frozenset(task for task in results if task is not None)
     own = frozenset(task for task in made if not program.tasks[task].name.startswith(OUTPUT_PREFIX))
     issue = declared if order == "declared" else topological(earlier, later, [-level for level in bottom])
-    return Work(tuple(costs), earlier, later, home, lanes, tuple(bottom), issue, order == "auto", made, own)
+    return Work(tuple(costs), earlier, later, home, lanes, tuple(bottom), declared, issue, order == "auto", made, own)
 
 
 def topological(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from streamgraph.collector import uncollected
 from streamgraph.errors import VerificationError
 from streamgraph.model import Program
 from streamgraph.schedule import Schedule
@@ -17,6 +18,7 @@ from streamgraph.verify.violation import Violation, Wording
 MOST = 1000  # violations reported at most
 
 
+@uncollected
 def verify(schedule: Schedule, program: Program | None = None) -> tuple[Violation, ...]:
     """All that is wrong with a schedule, in issue order of the later side: at most 1000 violations, empty if it is safe.
 

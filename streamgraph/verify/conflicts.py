@@ -11,11 +11,14 @@ device lanes need no such look: each follows its run's entry, which follows the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 from streamgraph.model import HOST, Box
 from streamgraph.storages import Access, Accesses, Mode, contains, meets
 from streamgraph.verify.clocks import RUNS, Clocks
+
+FEW = 8  # boxes that are looked through one by one
 
 
 def unordered_conflicts(accesses: Accesses, clocks: Clocks) -> Iterator[tuple[int, int, int]]:
@@ -64,42 +67,54 @@ def _special(accesses: Accesses, clocks: Clocks) -> list[int]:
     return special
 
 
-class _Cell:
-    """What is still to be respected of the accesses to one box: the last write, and the last read of each lane."""
+class _Cells:
+    """What is still to be respected of the accesses to one storage: of each box the last write, and the last read of each lane."""
 
-    __slots__ = ("readers", "writer")
+    def __init__(self, boxes: list[Box | None]) -> None:
+        self.boxes = boxes
+        self.written: dict[Box | None, int] = {}
+        self.read: dict[Box | None, dict[int, int]] = {}
 
-    def __init__(self) -> None:
-        self.writer = -1
-        self.readers: dict[int, int] = {}
+    @cached_property
+    def touching(self) -> dict[Box | None, list[Box | None]]:
+        return _touching(self.boxes)
+
+    def near(self, cells: Mapping[Box | None, object], box: Box | None) -> list[Box | None]:
+        """The boxes of these cells that share an element with the box, at the cost of the smaller side."""
+        if len(cells) <= FEW or len(cells) < len(self.touching[box]):
+            return [other for other in cells if meets(other, box)]
+        return [other for other in self.touching[box] if other in cells]
 
 
 def _neighbours(found: list[tuple[int, int, Access]], runs: int, clocks: Clocks) -> Iterator[tuple[int, int]]:
-    touching = _touching(list(dict.fromkeys(access.box for _, _, access in found)))
-    cells = {box: _Cell() for box in touching}
+    cells = _Cells(list(dict.fromkeys(access.box for _, _, access in found)))
     for run in range(runs):
         for _, number, access in found:
             task, box, writes = number + run * clocks.tasks, access.box, access.mode is not Mode.READ
-            for other in touching[box]:
-                cell = cells[other]
-                before = [cell.writer] if cell.writer >= 0 else []
-                if writes:
-                    before += cell.readers.values()
-                # Inside the second run everything is ordered as in the first, where it was looked at.
-                for earlier in before:
-                    if earlier != task and not (run and earlier >= clocks.tasks) and not clocks.ordered(earlier, task):
-                        yield earlier, task
-                if writes and contains(box, other):
-                    cell.writer = -1
-                    cell.readers = {}
+            old = cells.near(cells.written, box)
+            before = [cells.written[other] for other in old]
+            read = cells.near(cells.read, box) if writes else []
+            for other in read:
+                before += cells.read[other].values()
+            # Inside the second run everything is ordered as in the first, where it was looked at.
+            for earlier in before:
+                if earlier != task and not (run and earlier >= clocks.tasks) and not clocks.ordered(earlier, task):
+                    yield earlier, task
             if writes:
-                cells[box].writer = task
+                for other in old:
+                    if contains(box, other):
+                        del cells.written[other]
+                for other in read:
+                    if contains(box, other):
+                        del cells.read[other]
+                cells.written[box] = task
                 continue
             lane = clocks.lane[number]
-            known = cells[box].readers.get(lane)
+            readers = cells.read.setdefault(box, {})
+            known = readers.get(lane)
             # Of two reads on one lane, the one that the lane runs last stands for both.
             if known is None or clocks.position[known] < clocks.position[task]:
-                cells[box].readers[lane] = task
+                readers[lane] = task
 
 
 def _touching(boxes: list[Box | None]) -> dict[Box | None, list[Box | None]]:

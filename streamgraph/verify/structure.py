@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 
 from typing_extensions import assert_never
 
@@ -33,7 +33,10 @@ def faults(schedule: Schedule, program: Program, accesses: Accesses) -> Iterator
     yield from _crowded(program, accesses)
     reader = _Reader(schedule, program, accesses)
     for number, step in enumerate(schedule.steps):
-        yield from reader.step(number, step)
+        reader.step(number, step)
+        if reader.found:
+            yield from reader.found
+            reader.found.clear()
     yield from reader.missing()
 
 
@@ -51,16 +54,17 @@ def _crowded(program: Program, accesses: Accesses) -> Iterator[Fault]:
     """One task that uses two occupants of a ring slot at once: no order of steps can make that right."""
     shared = [len(storage.members) > 1 for storage in accesses.storages]
     for task, touched in zip(program.tasks, accesses.of_task, strict=True):
-        by_slot: dict[int, list[Access]] = {}
+        by_slot: dict[int, dict[int, list[Access]]] = {}
         for access in touched:
             if shared[access.storage]:
-                by_slot.setdefault(access.storage, []).append(access)
-        for slot, group in by_slot.items():
-            for first, second in combinations(group, 2):
-                if first.turn != second.turn and meets(first.box, second.box):
-                    label = accesses.storages[slot].label
-                    text = f"'{task.name}' uses '{first.tensor}' and '{second.tensor}', which take turns in {label}"
-                    yield _structure(None, label, text, "give the ring more slots", task=task.name)
+                by_slot.setdefault(access.storage, {}).setdefault(access.turn, []).append(access)
+        for slot, by_turn in by_slot.items():
+            for one, two in combinations(by_turn.values(), 2):
+                for first, second in product(one, two):
+                    if meets(first.box, second.box):
+                        label = accesses.storages[slot].label
+                        text = f"'{task.name}' uses '{first.tensor}' and '{second.tensor}', which take turns in {label}"
+                        yield _structure(None, label, text, "give the ring more slots", task=task.name)
 
 
 def _structure(step: int | None, subject: str, message: str, remedy: str, task: str = "", lane: str = "") -> Fault:
@@ -75,103 +79,106 @@ class _Reader:
         self.lanes = {lane.name for lane in schedule.lanes}
         self.storages = {storage.label: number for number, storage in enumerate(accesses.storages)}
         self.events = {step.event for step in schedule.steps if isinstance(step, Record)}
+        self.found: list[Fault] = []  # at the newest step
         self.launched: dict[str, int] = {}
         self.newest: dict[str, str] = {}  # lane -> what was launched on it last
         self.recorded: dict[str, int] = {}
         self.released: dict[str, int] = {}
         self.freed_now: dict[str, int] = {}
 
-    def step(self, number: int, step: Step) -> Iterator[Fault]:
+    def step(self, number: int, step: Step) -> None:
         lane = HOST if isinstance(step, HostWait) else step.lane
         if lane not in self.lanes:
             text = f"step {number} is on lane '{lane}', which the schedule does not list"
-            yield _structure(number, lane, text, "list the lane", lane=lane)
+            self.found.append(_structure(number, lane, text, "list the lane", lane=lane))
         match step:
             case Launch():
-                yield from self._launch(number, step)
+                self._launch(number, step)
             case Record():
-                yield from self._record(number, step)
+                self._record(number, step)
             case Wait(event, lane):
                 if lane == HOST:
                     text = f"step {number}: the host cannot `wait` for '{event}', which blocks a stream"
-                    yield Fault("SG704", "event", number, event, text, f"write: hostwait {event}", lane=lane)
-                yield from self._wait(number, event, lane)
+                    self.found.append(Fault("SG704", "event", number, event, text, f"write: hostwait {event}", lane=lane))
+                self._wait(number, event, lane)
             case HostWait(event, previous):
                 if previous:
-                    yield from self._wait_previous(number, event)
+                    self._wait_previous(number, event)
                 else:
-                    yield from self._wait(number, event, HOST)
+                    self._wait(number, event, HOST)
             case Release():
-                yield from self._release(number, step)
+                self._release(number, step)
             case RecordStream():
-                yield from self._record_stream(number, step)
+                self._record_stream(number, step)
             case _:
                 assert_never(step)
 
-    def _launch(self, number: int, step: Launch) -> Iterator[Fault]:
+    def _launch(self, number: int, step: Launch) -> None:
         name, lane = step.task, step.lane
         self.newest[lane] = name
         index = self.program.index_of_task.get(name)
         if index is None:
-            yield _structure(number, name, f"step {number} launches '{name}', which the program does not have", "plan again", name, lane)
+            text = f"step {number} launches '{name}', which the program does not have"
+            self.found.append(_structure(number, name, text, "plan again", name, lane))
             return
         if name in self.launched:
             text = f"'{name}' is launched twice, by step {self.launched[name]} and step {number}"
-            yield _structure(number, name, text, "launch each task once", name, lane)
+            self.found.append(_structure(number, name, text, "launch each task once", name, lane))
             return
         self.launched[name] = number
         task = self.program.tasks[index]
         if task.host and lane != HOST:
             text = f"'{name}' is a host task, but step {number} launches it on @{lane}"
-            yield _structure(number, name, text, "launch it @host", name, lane)
+            self.found.append(_structure(number, name, text, "launch it @host", name, lane))
         elif lane == HOST and not task.host:
             text = f"'{name}' is not a host task, but step {number} launches it on @host"
-            yield _structure(number, name, text, "launch it on a stream, or declare it `host: true`", name, lane)
+            self.found.append(_structure(number, name, text, "launch it on a stream, or declare it `host: true`", name, lane))
         elif task.stream is not None and not task.host and lane != task.stream:
             text = f"'{name}' is pinned to stream '{task.stream}', but step {number} launches it on @{lane}"
-            yield _structure(number, name, text, f"launch it @{task.stream}", name, lane)
+            self.found.append(_structure(number, name, text, f"launch it @{task.stream}", name, lane))
 
-    def _record(self, number: int, step: Record) -> Iterator[Fault]:
+    def _record(self, number: int, step: Record) -> None:
         event, lane, task = step.event, step.lane, step.task
         if event in self.recorded:
             text = f"event '{event}' is recorded twice, by step {self.recorded[event]} and step {number}: waits would mean the later one"
-            yield Fault("SG704", "event", number, event, text, "give each record its own event", task, lane)
+            self.found.append(Fault("SG704", "event", number, event, text, "give each record its own event", task, lane))
             return
         self.recorded[event] = number
         if task == ENTRY:
             if lane != MAIN or MAIN in self.newest:
                 text = f"step {number} records '{event}' as the caller's work before the run, but not at the start of @main"
-                yield Fault("SG704", "event", number, event, text, "record it on @main before everything", task, lane)
+                self.found.append(Fault("SG704", "event", number, event, text, "record it on @main before everything", task, lane))
         elif task not in self.program.index_of_task:
             text = f"step {number} records '{event}' after '{task}', which the program does not have"
-            yield _structure(number, event, text, "name a task or `entry`", task, lane)
+            self.found.append(_structure(number, event, text, "name a task or `entry`", task, lane))
         elif self.newest.get(lane) != task:
             text = f"step {number} records '{event}' as the end of '{task}', which is not what @{lane} was given last"
-            yield Fault("SG704", "event", number, event, text, f"record it right after '{task}', on its lane", task, lane)
+            self.found.append(Fault("SG704", "event", number, event, text, f"record it right after '{task}', on its lane", task, lane))
 
-    def _wait(self, number: int, event: str, lane: str) -> Iterator[Fault]:
+    def _wait(self, number: int, event: str, lane: str) -> None:
         if event in self.recorded:
             return
         if event in self.events:
             text = f"step {number} waits for event '{event}' before this run records it: CUDA would silently not wait"
-            yield Fault("SG704", "event", number, event, text, "issue the record first", lane=lane)
+            self.found.append(Fault("SG704", "event", number, event, text, "issue the record first", lane=lane))
         else:
             text = f"step {number} waits for event '{event}', which nothing records: CUDA would silently not wait"
-            yield Fault("SG704", "event", number, event, text, "record it after the task that must be done", lane=lane)
+            self.found.append(Fault("SG704", "event", number, event, text, "record it after the task that must be done", lane=lane))
 
-    def _wait_previous(self, number: int, event: str) -> Iterator[Fault]:
+    def _wait_previous(self, number: int, event: str) -> None:
         if event not in self.events:
             text = f"step {number} waits for event '{event}' of the previous run, which nothing records"
-            yield Fault("SG704", "event", number, event, text, "record it after the task that must be done", lane=HOST)
+            self.found.append(Fault("SG704", "event", number, event, text, "record it after the task that must be done", lane=HOST))
         elif event in self.recorded:
             text = f"step {number} waits for event '{event}' of the previous run, but step {self.recorded[event]} has recorded it anew"
-            yield Fault("SG704", "event", number, event, text, "move the hostwait above the record", lane=HOST)
+            self.found.append(Fault("SG704", "event", number, event, text, "move the hostwait above the record", lane=HOST))
 
-    def _release(self, number: int, step: Release) -> Iterator[Fault]:
+    def _release(self, number: int, step: Release) -> None:
         label, lane = step.storage, step.lane
         storage = self._storage(label)
         if storage is None:
-            yield _structure(number, label, f"step {number} releases '{label}', which the program does not have", "plan again", lane=lane)
+            text = f"step {number} releases '{label}', which the program does not have"
+            self.found.append(_structure(number, label, text, "plan again", lane=lane))
             return
         home = self._allocated_on(storage)
         problem = remedy = ""
@@ -185,17 +192,17 @@ class _Reader:
             problem = f"step {number} releases '{label}' on @{lane}, but its memory goes back to @{home}, which allocated it"
             remedy = f"release it @{home}"
         if problem:
-            yield Fault("SG705", "release", number, label, f"{problem} (release {label})", remedy, lane=lane)
+            self.found.append(Fault("SG705", "release", number, label, f"{problem} (release {label})", remedy, lane=lane))
         self.released.setdefault(label, number)
         if not step.previous:
             self.freed_now.setdefault(label, number)
 
-    def _record_stream(self, number: int, step: RecordStream) -> Iterator[Fault]:
+    def _record_stream(self, number: int, step: RecordStream) -> None:
         label, lane = step.storage, step.lane
         storage = self._storage(label)
         if storage is None:
             text = f"step {number} is a record_stream of '{label}', which the program does not have"
-            yield _structure(number, label, text, "plan again", lane=lane)
+            self.found.append(_structure(number, label, text, "plan again", lane=lane))
             return
         home = self._allocated_on(storage)
         why = ""
@@ -211,7 +218,8 @@ class _Reader:
             why = f"@{lane} allocated it, and the allocator knows that lane already"
         if why:
             text = f"step {number}: record_stream of '{label}' for @{lane} does nothing: {why}"
-            yield Fault("SG706", "record_stream", number, label, text, "leave it out, or record the lane that uses the memory", lane=lane)
+            remedy = "leave it out, or record the lane that uses the memory"
+            self.found.append(Fault("SG706", "record_stream", number, label, text, remedy, lane=lane))
 
     def missing(self) -> Iterator[Fault]:
         for task in self.program.tasks:

@@ -1,8 +1,8 @@
 """Policies: Work becomes a Placement, an issue order and a stream for every task that is not pinned. One module each, one signature.
 
 Each is written from its description in the source that its docstring names, with our cost model, and keeps our pins: pinned tasks and host
-tasks stay where they are, and free tasks stay off pinned lanes. `single`, `critical_path`, `earliest_free`, `longest_path` and `levels` keep
-within `limit` streams by themselves. `max_concurrency` and `opara` know no bound: they take as many streams as they like, and
+tasks stay where they are, and free tasks stay off pinned lanes. `single`, `critical_path`, `earliest_free`, `longest_path` and `levels`
+keep within `limit` streams by themselves. `max_concurrency` and `opara` know no bound: they take as many streams as they like, and
 `assign.fold` puts those together that follow each other in time.
 """
 

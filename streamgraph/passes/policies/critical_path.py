@@ -1,8 +1,8 @@
 """List scheduling by longest remaining path, with affinity to the lane that the data comes from.
 
-Tasks are placed one after another in issue order (with `order="auto"` that is by longest remaining path: bottom-level list scheduling, Kwok and
-Ahmad, "Static scheduling algorithms for allocating directed task graphs to multiprocessors", ACM Computing Surveys 31(4), 1999), each on the
-lane where it starts first, counting what a handover between lanes costs. Ties go to a lane that is in use, then to the lane of the
+Tasks are placed one after another in issue order (with `order="auto"` that is by longest remaining path: bottom-level list scheduling, Kwok
+and Ahmad, "Static scheduling algorithms for allocating directed task graphs to multiprocessors", ACM Computing Surveys 31(4), 1999), each
+on the lane where it starts first, counting what a handover between lanes costs. Ties go to a lane that is in use, then to the lane of the
 predecessor that finishes last, so that no handover is needed.
 """
 

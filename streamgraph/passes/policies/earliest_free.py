@@ -1,9 +1,10 @@
 """TensorRT-LLM's `auto_multi_stream`: list scheduling by distance to the end, then runs issued stream by stream.
 
 From its description (https://github.com/NVIDIA/TensorRT-LLM, tensorrt_llm/_torch/compilation/multi_stream): tasks become ready by longest
-remaining path; a task starts when its last predecessor ends, on the first stream that is free by then, else on the one that is free earliest;
-no handover is counted. The host then scans the streams from 0, issues the first one's tasks until one has to wait for a task that is not
-issued yet, and starts again. Its constants for weights are replaced by our costs; a task without cost stays with its last predecessor.
+remaining path; a task starts when its last predecessor ends, on the first stream that is free by then, else on the one that is free
+earliest; no handover is counted. The host then scans the streams from 0, issues the first one's tasks until one has to wait for a task that
+is not issued yet, and starts again. Its constants for weights are replaced by our costs; a task without cost stays with its last
+predecessor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Taskflow's cudaFlow capturer: a task's stream is its place in its level, modulo the number of streams.
 
-From its description (https://github.com/taskflow/taskflow, round-robin capturing optimizer): levels by breadth-first search, so that a task's
-level is one more than that of its last predecessor; within a level, the index modulo K, with K = 4.
+From its description (https://github.com/taskflow/taskflow, round-robin capturing optimizer): levels by breadth-first search, so that a
+task's level is one more than that of its last predecessor; within a level, the index modulo K, with K = 4.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """apex's `torchsched`: the longest path on one stream, everything else in turn over the others.
 
-From its description (https://github.com/NVIDIA/apex, apex/contrib/torchsched): the longest path by number of tasks, not by cost, takes stream 0;
-all other tasks go round-robin over streams 1 to K-1 in program order, with K = 8.
+From its description (https://github.com/NVIDIA/apex, apex/contrib/torchsched): the longest path by number of tasks, not by cost, takes
+stream 0; all other tasks go round-robin over streams 1 to K-1 in program order, with K = 8.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Nimble: as many streams as keep all independent tasks apart, with as few synchronisations as that allows.
 
 From its description (Kwon et al., "Nimble: Lightweight and Parallel GPU Task Scheduling for Deep Learning", NeurIPS 2020, and
-https://github.com/snuspl/nimble): (1) the minimum equivalent graph; (2) a bipartite graph with a left and a right copy of each task and an edge
-from left u to right v for each of its edges; a maximum matching (Hopcroft and Karp, SIAM J. Comput. 2(4), 1973); (3) matched edges glue tasks
-into chains, each a stream; (4) lanes are used again: of the DAG over chains, where A precedes B if A's end reaches B's beginning, another
-maximum matching gives the fewest streams. Theorem of the paper: if no two independent tasks share a stream, that needs at least edges minus
-matched edges synchronisations, and step 3 attains it.
+https://github.com/snuspl/nimble): (1) the minimum equivalent graph; (2) a bipartite graph with a left and a right copy of each task and an
+edge from left u to right v for each of its edges; a maximum matching (Hopcroft and Karp, SIAM J. Comput. 2(4), 1973); (3) matched edges
+glue tasks into chains, each a stream; (4) lanes are used again: of the DAG over chains, where A precedes B if A's end reaches B's
+beginning, another maximum matching gives the fewest streams. Theorem of the paper: if no two independent tasks share a stream, that needs
+at least edges minus matched edges synchronisations, and step 3 attains it.
 
-The matching is ours and not networkx's, which recurses as deep as an augmenting path is long. It tries tasks in declaration order, so that the
-result is always the same one.
+The matching is ours and not networkx's, which recurses as deep as an augmenting path is long. It tries tasks in declaration order, so that
+the result is always the same one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Opara: a task goes on where its first predecessor left off, if nobody has done so yet.
 
-From its description (https://github.com/icloud-ecnu/Opara; its paper is "Opara: Exploiting Operator Parallelism for Expediting DNN Inference on
-GPUs"): in topological order, a task takes the stream of its first predecessor whose stream no earlier successor has continued, and marks that
-predecessor; otherwise it opens a new stream. There is no bound. Its launch order alternates between memory-bound and compute-bound operators by
-the shared memory of their kernels, which we do not know: ours is the longest remaining path first.
+From its description (https://github.com/icloud-ecnu/Opara; its paper is "Opara: Exploiting Operator Parallelism for Expediting DNN
+Inference on GPUs"): in topological order, a task takes the stream of its first predecessor whose stream no earlier successor has continued,
+and marks that predecessor; otherwise it opens a new stream. There is no bound. Its launch order alternates between memory-bound and
+compute-bound operators by the shared memory of their kernels, which we do not know: ours is the longest remaining path first.
 """
 
 from __future__ import annotations
