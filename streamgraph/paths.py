@@ -86,30 +86,29 @@ class Paths:
         queue = deque([start])
         while queue:
             node = queue.popleft()
+            come = tree[node]
             for link in links.get(node, ()):
                 other = link.earlier if backwards else link.later
                 cost = waits[node] + (link.event is not None)
-                if self.place[other] in within and cost < waits.get(other, cost + 1):
-                    waits[other], tree[other] = cost, link
-                    if link.event is None:
-                        queue.appendleft(other)
-                    else:
-                        queue.append(other)
+                if self.place[other] not in within or cost >= waits.get(other, cost + 1):
+                    continue
+                if come is not None and come.event is None and link.event is None:
+                    # What follows on one lane is one link: a path then has no more links than twice the lanes.
+                    link = Link(other, come.later, link.lane, None) if backwards else Link(come.earlier, other, link.lane, None)
+                waits[other], tree[other] = cost, link
+                if link.event is None:
+                    queue.appendleft(other)
+                else:
+                    queue.append(other)
         return tree
 
 
 def path_to(tree: Tree, end: str) -> tuple[Link, ...]:
-    """The links between the start of a search and `end`, in the order of the schedule; what follows on one lane is one link."""
+    """The links between the start of a search and `end`, in the order of the schedule."""
     path: list[Link] = []
     link = tree.get(end)
     backwards = link is not None and link.earlier == end
     while link is not None:
         path.append(link)
         link = tree[link.later if backwards else link.earlier]
-    merged: list[Link] = []
-    for link in path if backwards else reversed(path):
-        if merged and merged[-1].event is None and link.event is None:
-            merged[-1] = Link(merged[-1].earlier, link.later, link.lane, None)
-        else:
-            merged.append(link)
-    return tuple(merged)
+    return tuple(path if backwards else reversed(path))

@@ -90,7 +90,7 @@ def choose(
         return Choice(_best(search.tried[policy]).schedule, ())
     search.try_policies(tuple(POLICIES), _counts(work, most))
     search.improve()
-    best, alone = _best(search.trials), search.tried["single"][0]
+    best, alone = _best(search.trials), _best(search.tried["single"])
     trusted = max(model_error, LEAST_GAIN) * alone.makespan
     if best is alone or alone.makespan - best.makespan <= trusted:
         return Choice(alone.schedule, (_one_stream(best, alone, trusted),))
@@ -128,14 +128,15 @@ class _Search:
     def try_policies(self, names: tuple[PolicyName, ...], counts: list[int]) -> None:
         """Each policy with the first number of lanes, then the best of them with the others, while trials are left.
 
-        Where the issue order is free, the best of them start from declaration order as well as from the longest remaining path.
+        Where the issue order is free, one stream and the best of them start from declaration order as well as from the longest remaining
+        path.
         """
         left = max(TRIALS // len(self.work.costs), 2)
         ways = [self._way(name, self.work, counts[0]) for name in names[:left]]
         left -= len(ways)
         if self.work.may_reorder:
             again = replace(self.work, order=self.work.declared)
-            ranked = sorted(ways, key=lambda way: way[0])[: max(left // SHARE, 0)]
+            ranked = sorted(ways, key=lambda way: (way[1] != "single", way[0]))[: 1 + max(left // SHARE, 0)]
             ways += [self._way(name, again, counts[0]) for _, name, _ in ranked]
             left -= len(ranked)
         ranked = sorted((way for way in ways if way[1] != "single"), key=lambda way: way[0])

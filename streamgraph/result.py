@@ -29,13 +29,13 @@ class Result(Mapping[str, "torch.Tensor"]):
         schedule: Schedule,
         *,
         made_up: tuple[str, ...] = (),
-        costs: Mapping[str, float] | None = None,
+        predict: Callable[[], Timeline],
         inputs_free: Callable[[], None] | None = None,
     ) -> None:
         self.schedule = schedule
         self.made_up = made_up
         self._outputs = dict(outputs)
-        self._costs = costs
+        self._predict = predict
         self._inputs_free = inputs_free
         self._timeline: Timeline | None = None
 
@@ -62,11 +62,9 @@ class Result(Mapping[str, "torch.Tensor"]):
 
     @property
     def timeline(self) -> Timeline:
-        """The predicted timeline of the schedule, from the costs that it was planned with. Simulated, not measured."""
+        """The predicted timeline of the schedule, with the costs and the machine that it was planned for. Simulated, not measured."""
         if self._timeline is None:
-            from streamgraph.simulate import simulate
-
-            self._timeline = simulate(self.schedule, self._costs)
+            self._timeline = self._predict()
         return self._timeline
 
     def report(self, path: str | os.PathLike[str]) -> Path:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from streamgraph.executors.lanes_pipeline import LanesPipeline
     from streamgraph.executors.pipeline import Pipeline
     from streamgraph.operators import Operators
+    from streamgraph.timeline import Timeline
 
 ExecutorName: TypeAlias = Literal["auto", "sequential", "lanes", "eager", "graph"]
 
@@ -63,9 +64,9 @@ def run(
     )
     schedule = _schedule(spec, params, outputs, planner)
     if options.simulated:
-        return Result({}, schedule, costs=costs)
+        return Result({}, schedule, predict=partial(_predicted, schedule, costs, machine, _issue(executor)))
     invented = made_up(schedule.program, inputs or {}, _find(options.device).location, seed)
-    with Runner(schedule, ops=ops, device=device, executor=executor, costs=costs, seed=seed) as runner:
+    with Runner(schedule, ops=ops, device=device, executor=executor, costs=costs, machine=machine, seed=seed) as runner:
         return runner._run({**invented, **(inputs or {})}, tuple(invented))
 
 
@@ -111,7 +112,7 @@ def compile(
         plan, streams=streams, order=order, release=release, policy=policy, costs=costs, machine=machine, issue=_issue(executor)
     )
     schedule = _schedule(spec, params, outputs, planner)
-    return Runner(schedule, inputs, ops=ops, device=device, executor=executor, costs=costs, seed=seed)
+    return Runner(schedule, inputs, ops=ops, device=device, executor=executor, costs=costs, machine=machine, seed=seed)
 
 
 class Runner:
@@ -129,11 +130,12 @@ class Runner:
         device: str = "auto",
         executor: ExecutorName = "auto",
         costs: Mapping[str, float] | None = None,
+        machine: AnyMachine = None,
         seed: int = 0,
     ) -> None:
         options = _Options(device, executor, seed)
         self.schedule = schedule
-        self._costs = costs
+        self._predict = partial(_predicted, schedule, costs, machine, _issue(executor))
         self._running = threading.Lock()
         self._on_thread: int | None = None  # the thread that is in a call
         self._closed = False
@@ -171,10 +173,10 @@ class Runner:
         self._begin()
         try:
             if self._executor is None:
-                return Result({}, self.schedule, costs=self._costs)
+                return Result({}, self.schedule, predict=self._predict)
             finished = self._executor.run(self._bind(given))
             return Result(
-                finished.outputs, self.schedule, made_up=made_up, costs=self._costs, inputs_free=finished.inputs_free
+                finished.outputs, self.schedule, made_up=made_up, predict=self._predict, inputs_free=finished.inputs_free
             )
         finally:
             self._on_thread = None
@@ -215,7 +217,7 @@ class Runner:
         try:
             for outputs in looper.results(pipeline, items, self._bound, names):
                 self._on_thread = None
-                yield Result(outputs, self.schedule, costs=self._costs, inputs_free=_paced)
+                yield Result(outputs, self.schedule, predict=self._predict, inputs_free=_paced)
                 self._on_thread = threading.get_ident()
         finally:
             self._on_thread = None
@@ -304,6 +306,12 @@ class _Options:
             raise DeviceError(Problem("SG606", f"unknown executor '{quoted(executor)}'", None, f"one of: {', '.join(known)}"))
         self.device, self.executor, self.seed = device, executor, seed
         self.simulated = kind == "sim"
+
+
+def _predicted(schedule: Schedule, costs: Mapping[str, float] | None, machine: AnyMachine, issue: Issue) -> Timeline:
+    from streamgraph.simulate import simulate
+
+    return simulate(schedule, costs, machine=machine, issue=issue)
 
 
 def _issue(executor: ExecutorName) -> Issue:

@@ -69,7 +69,7 @@ def readers(count: int) -> Program:
 
 def slices(count: int) -> Program:
     """Tasks that write one row each of a buffer, one that reads it whole, again the rows, and one that overwrites it."""
-    rows = count // 2
+    rows = max((count - 2) // 2, 1)
     tensors = [Tensor("batch", Kind.BUFFER, TensorType("f16", (max(rows, 1), 64)))]
     tensors += [Tensor(f"batch.{row}", Kind.VIEW, base="batch", index=((row, row + 1), (0, 64))) for row in range(rows)]
     tensors.append(Tensor("sum", Kind.VALUE, ROW))

@@ -10,6 +10,7 @@ from streamgraph.errors import SpecError
 from streamgraph.explain import explain
 from streamgraph.plan import plan
 from streamgraph.schedule import Schedule
+from tests.large import SHAPES
 from tests.programs import random_program
 from tests.support import graph
 
@@ -107,3 +108,13 @@ def test_many_relations_are_shortened_in_text_and_complete_as_data() -> None:
     answer = schedule.explain("make")
     assert len(answer.relations) == 60
     assert "  ... and 20 more (--json lists all)" in answer.lines
+
+
+def test_a_path_has_no_more_links_than_two_for_each_lane_however_long_the_lanes_are() -> None:
+    """Walking each lane link by link once made `explain` of a task with many successors take the square of their number."""
+    schedule = plan(SHAPES["mixed"](600))
+    tasks = list(schedule.lane_of)
+    for relation in schedule.explain("upload.0").relations + schedule.explain(tasks[-1]).relations:
+        assert len(relation.path) <= 2 * len(schedule.lanes)
+    (relation,) = schedule.explain(tasks[0], tasks[-1]).relations
+    assert 0 < len(relation.path) <= 2 * len(schedule.lanes)

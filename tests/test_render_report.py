@@ -151,11 +151,13 @@ def test_the_frame_holds_the_report_as_one_attribute() -> None:
 def test_a_result_writes_its_report_with_the_code(tmp_path: Path) -> None:
     from streamgraph.result import Result
 
-    result = Result({}, plan(SPECS / "diamond.streamgraph.yaml"))
+    schedule = plan(SPECS / "diamond.streamgraph.yaml")
+    result = Result({}, schedule, predict=lambda: simulate(schedule))
     data = data_of(result.report(tmp_path / "run.html").read_text(encoding="utf-8"))
     assert data["python"] == result.schedule.to_python().rstrip("\n")
     assert data["makespan"] == pytest.approx(result.timeline.makespan, abs=1e-3)
-    assert data_of(Result({}, cameras()).report(tmp_path / "other.html").read_text(encoding="utf-8"))["python"] is None  # no such operators
+    other = cameras()
+    assert data_of(Result({}, other, predict=lambda: simulate(other)).report(tmp_path / "other.html").read_text(encoding="utf-8"))["python"] is None  # no such operators
 
 
 def test_drawing_to_a_file_writes_what_is_rendered(tmp_path: Path) -> None:
