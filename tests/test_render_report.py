@@ -157,7 +157,8 @@ def test_a_result_writes_its_report_with_the_code(tmp_path: Path) -> None:
     assert data["python"] == result.schedule.to_python().rstrip("\n")
     assert data["makespan"] == pytest.approx(result.timeline.makespan, abs=1e-3)
     other = cameras()
-    assert data_of(Result({}, other, predict=lambda: simulate(other)).report(tmp_path / "other.html").read_text(encoding="utf-8"))["python"] is None  # no such operators
+    written = Result({}, other, predict=lambda: simulate(other)).report(tmp_path / "other.html")
+    assert data_of(written.read_text(encoding="utf-8"))["python"] is None  # its operators are not here
 
 
 def test_drawing_to_a_file_writes_what_is_rendered(tmp_path: Path) -> None:
