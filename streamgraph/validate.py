@@ -11,6 +11,7 @@ import math
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from streamgraph.errors import Location, Problem, by_place, quoted
 from streamgraph.model import HOST, MAIN, MEMBER, NAME, OUTPUT_PREFIX, RESERVED, Argument, Family, Kind, Output, Program, Task, Tensor
@@ -90,6 +91,7 @@ def name_fault(name: str, *, member: bool = False) -> str | None:
     return None
 
 
+@lru_cache(maxsize=1024)
 def operator_fault(name: str) -> Problem | None:
     """Why `run: name` can name no operator at all, whatever the caller passes, or None. The place is left open."""
     remedy = "a spec names an operator that the caller brings with ops= or --ops, or one of torch's, like aten.mm; it never imports code"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -78,7 +82,8 @@ def test_the_machine_can_be_measured() -> None:
     assert machine.multiprocessors == torch.cuda.get_device_properties(0).multi_processor_count
 
 
-def test_a_task_that_cannot_be_captured_is_timed_in_a_loop() -> None:
+def task_that_cannot_be_captured() -> None:
+    """What the test below runs in a process of its own: released versions of torch leak the pool of a capture that fails."""
     graph = Graph("peeks")
     total = graph.input("total", "f32[8]")
     graph.task("peek", peek, reads=total, writes="y")
@@ -86,3 +91,8 @@ def test_a_task_that_cannot_be_captured_is_timed_in_a_loop() -> None:
     found = profiled(graph, {"total": torch.ones(8, device=GPU)})
     assert [timing.how for timing in found.timings.values()] == [LOOP, CAPTURED]
     assert torch.ones(8, device=GPU).sum().item() == 8
+
+
+def test_a_task_that_cannot_be_captured_is_timed_in_a_loop() -> None:
+    code = "from tests.cuda.test_profile import task_that_cannot_be_captured as it; it()"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2], timeout=100)
