@@ -22,6 +22,7 @@ The map, in the order in which a program passes through; imports point from late
     contention   how fast kernels run that run side by side
     clock        the virtual clock
     simulate     Schedule + costs + machine -> Timeline
+    measured     real starts and ends of tasks -> Timeline
     paths        what leads from one task to another, with the fewest waits
     certificate  each wait with what goes wrong without it
     explain      why a task waits, and why not
@@ -33,6 +34,7 @@ The map, in the order in which a program passes through; imports point from late
     iterations   a Program written out for several iterations, one after another
     loop         what is issued for item after item, with waits that reach back
     plan_loop    Program -> Loop: the iterations planned as one, and the one that repeats
+    rings        what is odd about a loop's rings over iterations
     calls        how a task's operator is called, and what it may return
     registry     torch's operators and their schemas; what is refused
     aten         a call -> the overload that fits it
@@ -43,6 +45,7 @@ The map, in the order in which a program passes through; imports point from late
     files        inputs from files, outputs to files
     rebind       binding again, in a few comparisons
     executors/   sequential (the reference), lanes (host threads), eager (CUDA streams), compiled, graph (CUDA graphs)
+    measuring    a schedule and tensors -> measured timeline: runs with a stopwatch, beside the tasks one after another
     result       what a run gives back
     looping      a runner and items -> results, while later items are under way
     runner       run, compile, Runner

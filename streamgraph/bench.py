@@ -10,12 +10,11 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamgraph.binding import Given, bind, made_up, written_in_place
-from streamgraph.compare import copied, copy_call, delta, watched_executor
+from streamgraph.compare import delta
 from streamgraph.errors import DeviceError, StreamgraphError
 from streamgraph.runner import ExecutorName, Runner
 from streamgraph.schedule import Schedule
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from streamgraph.executors.device import Device
-    from streamgraph.operators import Operator, Operators
+    from streamgraph.operators import Operators
     from streamgraph.result import Result
 
 # The simplest first: with equal times, an earlier one is the better choice.
@@ -88,13 +87,14 @@ class Bench:
 
 def bench(
     schedule: Schedule, inputs: Given | None = None, *, ops: Operators | None = None, device: str = "auto", repeats: int = 20,
-    seed: int = 0, overlap: bool = True,
+    seed: int = 0, overlap: bool = True, progress: Callable[[int, int], None] | None = None,
 ) -> Bench:  # fmt: skip
     """Time a schedule under each executor. Inputs that are not given but declare `init` are made up; those given stay as they are.
 
     Args:
         repeats: timed runs of each executor.
         overlap: also time every task within some more runs, for `Measured.overlap`.
+        progress: called with how many rounds are done, and of how many; in a round every executor runs once.
 
     Raises:
         BindingError, OperatorError, TaskError: as `run`, from the tasks one after another; for another executor it is its row's reason.
@@ -103,6 +103,7 @@ def bench(
     import torch
 
     from streamgraph.executors.device import find
+    from streamgraph.executors.watched import copied
 
     where = find(device)
     location = where.location
@@ -151,6 +152,8 @@ def bench(
                 for place in range(len(turns)):
                     executor, one = turns[(place + repeat) % len(turns)]
                     times[executor].append(one.timed())
+                if progress is not None:
+                    progress(repeat + 1, repeats)
         for executor in EXECUTORS:
             if executor in reasons:
                 rows.append(Measured(executor, reason=reasons[executor]))
@@ -218,60 +221,15 @@ def _peak(prepare: Any, location: torch.device) -> int:
     return int(torch.cuda.max_memory_allocated(location)) - before
 
 
-class _Stopwatch:
-    """Notes when each task of a run began and ended: on the device by events on its own stream, else by the host's clock."""
-
-    def __init__(self, location: torch.device) -> None:
-        self.location = location
-        self.marks: list[tuple[Any, Any]] = []
-
-    def begin(self) -> None:
-        """A new run. On a GPU the clocks of host and device are set to zero together."""
-        self.marks.clear()
-        if self.location.type == "cuda":
-            import torch
-
-            torch.cuda.synchronize(self.location)
-            self.zero = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            self.zero.record(torch.cuda.current_stream(self.location))
-            self.zero.synchronize()
-        self.begun = time.perf_counter()
-
-    def watched(self, operator: Operator, location: torch.device) -> Operator:
-        """The operator between two marks."""
-        call = operator.call
-        function = partial(copy_call, call, location) if call.is_copy else operator.function
-        on_host = call.host or location.type == "cpu"
-        return replace(operator, function=partial(self._timed, function, on_host), call=replace(call, is_copy=False))
-
-    def _timed(self, function: Callable[..., Any], on_host: bool, *positional: Any, **keywords: Any) -> Any:
-        first = self._mark(on_host)
-        result = function(*positional, **keywords)
-        self.marks.append((first, self._mark(on_host)))
-        return result
-
-    def _mark(self, on_host: bool) -> Any:
-        if on_host:
-            return (time.perf_counter() - self.begun) * 1e3
-        import torch
-
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.location))
-        return event
-
-    def overlap(self) -> float | None:
-        """How many tasks were under way at once, on average, between the first one's begin and the last one's end. The run is over."""
-        spans = [tuple(mark if isinstance(mark, float) else self.zero.elapsed_time(mark) for mark in pair) for pair in self.marks]
-        whole = max((end for _, end in spans), default=0.0) - min((begin for begin, _ in spans), default=0.0)
-        return sum(end - begin for begin, end in spans) / whole if whole > 0 else None
-
-
 def _overlap(
     schedule: Schedule, executor: str, ops: Operators | None, device: Device, tensors: Mapping[str, torch.Tensor], seed: int
 ) -> float | None:
     """The median overlap of some runs with a stopwatch; None for an executor that does not call the tasks one by one."""
+    from streamgraph.executors.stopwatch import Stopwatch, clock_of
+    from streamgraph.executors.watched import watched_executor
+
     try:
-        watch = _Stopwatch(device.location)
+        watch = Stopwatch(clock_of(device))
         running = watched_executor(schedule, executor, ops, device, seed, watch.watched)
     except DeviceError:
         return None
@@ -280,14 +238,11 @@ def _overlap(
         for number in range(1 + WARM):
             watch.begin()
             finished = running.run(tensors)
-            if device.location.type == "cuda":
-                import torch
-
-                torch.cuda.synchronize(device.location)
+            spans = watch.end().spans
             del finished
-            share = watch.overlap()
-            if number and share is not None:
-                found.append(share)
+            whole = max((span.end for span in spans), default=0.0) - min((span.start for span in spans), default=0.0)
+            if number and whole > 0:
+                found.append(sum(span.end - span.start for span in spans) / whole)
     finally:
         running.close()
     return statistics.median(found) if found else None

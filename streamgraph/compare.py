@@ -7,14 +7,13 @@ declared order; so where bytes differ, an operator touches memory that its task 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamgraph.binding import Given, bind, made_up, written_in_place
-from streamgraph.calls import Call, empty_for, operands, tensors_in, type_text
-from streamgraph.errors import DeviceError, Problem, quoted
+from streamgraph.calls import Call, operands, tensors_in, type_text
 from streamgraph.model import Program
 from streamgraph.plan import Order, Release, Spec, Streams, as_program, plan
 from streamgraph.runner import ExecutorName, with_outputs
@@ -24,8 +23,6 @@ from streamgraph.storages import Mode
 if TYPE_CHECKING:
     import torch
 
-    from streamgraph.executors import Executor
-    from streamgraph.executors.device import Device
     from streamgraph.operators import Operator, Operators
 
 Digest = tuple[str, "torch.Tensor"]
@@ -108,6 +105,7 @@ def compare(
     import torch
 
     from streamgraph.executors.device import find
+    from streamgraph.executors.watched import copied, watched_executor
 
     if outputs is not None:
         spec = with_outputs(as_program(spec, params), outputs)
@@ -152,14 +150,6 @@ def compare(
     )
 
 
-def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of its own memory with the same bytes and strides, pinned if this one is."""
-    import torch
-
-    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device, pin_memory=tensor.is_pinned())
-    return copy.copy_(tensor)
-
-
 def delta(expected: torch.Tensor, found: torch.Tensor) -> Delta | None:
     """How two tensors of one type differ, bit by bit: NaN equals the same NaN, and 0.0 is not -0.0. None if they do not."""
     import torch
@@ -199,6 +189,8 @@ class _Witness:
 
     def watched(self, operator: Operator, location: torch.device) -> Operator:
         """The operator, noted. A copy becomes a plain call that does the same, since executors do not call its function."""
+        from streamgraph.executors.watched import copy_call
+
         call = operator.call
         function = partial(copy_call, call, location) if call.is_copy else operator.function
         # What a device task writes to host memory may still be on its way when the call returns: it is hashed on the stream as well.
@@ -230,19 +222,6 @@ class _Witness:
         return found
 
 
-def copy_call(call: Call, location: torch.device, *positional: torch.Tensor, **keywords: torch.Tensor) -> Any:
-    """What `run_copy` does, with the tensors as arguments."""
-    out = keywords.pop("out", None)
-    (source,) = (*positional, *keywords.values())
-    if call.returns:
-        out = empty_for(call.returns[0], source, location)
-    assert out is not None, f"bug in streamgraph: '{call.task}' copies to nothing"
-    if out.shape != source.shape:
-        raise ValueError(f"copies {type_text(source)} to {type_text(out)}: the shapes must be equal")
-    out.copy_(source, non_blocking=True)
-    return ((out,) if call.returns_sequence else out) if call.returns else None
-
-
 def _is_tensor(value: object) -> bool:
     import torch
 
@@ -265,30 +244,3 @@ def _digest(tensor: torch.Tensor, device: torch.device | None = None) -> Digest:
         for column, weight in enumerate(_WEIGHTS):
             total[column] += (mixed * (place * weight | 1)).sum()
     return type_text(tensor), total
-
-
-def watched_executor(
-    schedule: Schedule, name: str, ops: Operators | None, device: Device, seed: int, watched: Callable[[Operator, torch.device], Operator]
-) -> Executor:
-    """The executor of that name, which interprets the steps, with `watched` operators: calls that are no copies."""
-    from streamgraph.operators import resolve
-
-    location = device.location
-    if name not in ("sequential", "eager", "lanes"):
-        message = f"the executor '{quoted(name)}' does not call tasks one by one, so they cannot be watched"
-        raise DeviceError(Problem("SG606", message, None, "use sequential, lanes or eager"))
-
-    def operators(program: Program) -> tuple[Operator, ...]:
-        return tuple(watched(operator, location) for operator in resolve(program, ops, str(location)))
-
-    if name == "sequential":
-        from streamgraph.executors.sequential import SequentialExecutor, without_rings
-
-        return SequentialExecutor(schedule.program, operators(without_rings(schedule.program)), device, seed)
-    if name == "lanes":
-        from streamgraph.executors.lanes import LanesExecutor
-
-        return LanesExecutor(schedule, operators(schedule.program), seed, device=device)
-    from streamgraph.executors.eager import EagerExecutor
-
-    return EagerExecutor(schedule, operators(schedule.program), device, seed)

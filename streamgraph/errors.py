@@ -66,6 +66,7 @@ CATALOGUE: dict[str, str] = {
     "SG305": "Two expanded tasks over one key update one buffer outside a group, so that they run one after the other. (warning)",
     "SG306": "A copy from or to host memory that is not pinned blocks the thread that issues it and overlaps nothing. (warning)",
     "SG307": "A type is missing where it is needed: buffers, and tensors that a view is a part of.",
+    "SG308": "A ring over iterations has slots that are never needed, or a single one where two would let iterations overlap. (warning)",
     "SG401": "No operator of that name was passed. A spec cannot import code: bring it with `ops=` or `--ops`.",
     "SG402": "The call that the spec describes does not fit the operator's signature.",
     "SG403": "The operator is refused: it touches files, processes or hidden state.",

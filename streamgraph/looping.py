@@ -79,6 +79,7 @@ class Looper:
             SpecError: SG105, `inflight` is no whole number from 1.
             RunnerError: SG615, the executor has no loops.
         """
+        from streamgraph.executors.annotate import as_asked
         from streamgraph.executors.compiled import CompiledExecutor
         from streamgraph.executors.device import HostDevice
         from streamgraph.executors.lanes import LanesExecutor
@@ -91,14 +92,14 @@ class Looper:
         if key in self._made:
             return self._made[key]
         program = self.schedule.program
-        loop = plan_loop(program, per_item, inflight=inflight, **_options(self.schedule))
+        loop = plan_loop(program, per_item, inflight=inflight, **planner_options(self.schedule))
         if isinstance(self.executor, SequentialExecutor):
             return None
         if not isinstance(self.executor, LanesExecutor | CompiledExecutor):
             message = f"the executor of the runner of '{program.name}' has no loops"
             remedy = "compile with executor='eager' or 'lanes', or call the runner in a plain loop"
             raise RunnerError(Problem("SG615", message, None, remedy))
-        operators = resolve(program, self.ops, str(self.location), self.schedule.accesses)
+        operators = as_asked(resolve(program, self.ops, str(self.location), self.schedule.accesses), self.location)
         made: Pipeline | LanesPipeline
         if isinstance(self.executor, LanesExecutor) and isinstance(self.executor.device, HostDevice):
             made = LanesPipeline(loop, operators, self.executor.memory)
@@ -127,7 +128,7 @@ class Looper:
         self._made.clear()
 
 
-def _options(schedule: Schedule) -> dict[str, Any]:
+def planner_options(schedule: Schedule) -> dict[str, Any]:
     """The planner's options of a schedule, for its loop."""
     options: dict[str, Any] = {key: value for key, value in schedule.options if key in ("streams", "order")}
     if options.get("streams", "auto") != "auto":

@@ -26,7 +26,7 @@ from streamgraph.storages import Accesses, Storage, trace
 from streamgraph.verify import ensure
 
 UPLOADS, DOWNLOADS = "h2d", "d2h"  # lanes of free copies: each direction has an engine of its own
-LONGEST = 256  # iterations written out before a loop is given up as one that never repeats
+LONGEST = 256  # iterations written out, at least, before a loop is given up as one that never repeats
 
 
 def plan_loop(
@@ -56,10 +56,12 @@ def plan_loop(
     items = frozenset(tensor.name for tensor in program.inputs) if per_item is None else per_item
     single = plan(_with_copy_lanes(program), **options)
     lanes = (*(lane for lane in single.lanes if not lane.is_host), Lane(HOST))
-    count = 3 * depth + 4
+    # A ring as deep as `inflight` fills once, repeats for as long as it reaches, and its last blocks do not count (`_folded`).
+    count = 4 * depth + 4
+    longest = max(LONGEST, 16 * depth)
     while (loop := _planned(program, single.lane_of, lanes, items, depth, count)) is None:
         count *= 2
-        assert count <= LONGEST, "bug in streamgraph: a loop that does not repeat"
+        assert count <= longest, "bug in streamgraph: a loop that does not repeat"
     proved = len(loop.prologue) + 2 * (loop.reach + 1) + depth
     ensure(loop.schedule(proved))
     return replace(loop, proved=proved)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from streamgraph.measured import MeasuredTimeline
     from streamgraph.simulate import Timeline
 
 
@@ -21,7 +22,10 @@ class Result(Mapping[str, "torch.Tensor"]):
     """The outputs of one run, by name. They belong to the caller: no later run changes them.
 
     `schedule` is what was run. `made_up` names the inputs that nothing was bound to and that `init` filled (only `run` does that).
+    `measured` is the measured timeline, of `run(..., profile=True)`; else None.
     """
+
+    measured: MeasuredTimeline | None = None
 
     def __init__(
         self,
@@ -68,10 +72,23 @@ class Result(Mapping[str, "torch.Tensor"]):
         return self._timeline
 
     def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write the HTML report of what was run, with its predicted timeline; any suffix of `Schedule.draw` will do. Returns the path."""
+        """Write the HTML report of what was run, with its predicted timeline, and the measured one if there is one. Returns the path.
+
+        Any suffix of `Schedule.draw` will do.
+        """
         from streamgraph.render import draw, python_of
 
-        return draw(self.schedule, path, self.timeline, python=python_of(self.schedule))
+        return draw(self.schedule, path, self.timeline, python=python_of(self.schedule), measured=self.measured)
+
+    def trace(self, path: str | os.PathLike[str]) -> Path:
+        """Write the Chrome trace, for Perfetto: the predicted run, and the measured one as a second process. Returns the path."""
+        from pathlib import Path
+
+        from streamgraph.render import draw_trace
+
+        target = Path(path)
+        target.write_text(draw_trace(self.schedule, self.timeline, self.measured), encoding="utf-8", newline="\n")
+        return target
 
     def inputs_free(self) -> None:
         """Block the host until the host tensors bound to this run may be written again: its copies from them are done.

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
 
 from streamgraph.binding import Given, bind, made_up, written_in_place
 from streamgraph.errors import DeviceError, Problem, RunnerError, SpecError, quoted
@@ -35,6 +35,50 @@ if TYPE_CHECKING:
     from streamgraph.timeline import Timeline
 
 ExecutorName: TypeAlias = Literal["auto", "sequential", "lanes", "eager", "graph"]
+SIMULATED = Problem("SG608", "a simulated runner maps nothing", None, "run on a device: device='cpu' or 'cuda'")
+
+
+@overload
+def run(
+    spec: Spec,
+    inputs: Given | None = None,
+    *,
+    params: Mapping[str, Any] | None = None,
+    ops: Operators | None = None,
+    device: str = "auto",
+    executor: ExecutorName = "auto",
+    streams: Streams = "auto",
+    order: Order = "declared",
+    release: Release = "default",
+    policy: Policy = "auto",
+    costs: Mapping[str, float] | None = None,
+    machine: AnyMachine = None,
+    outputs: Iterable[str] | None = None,
+    seed: int = 0,
+    iterations: None = None,
+    profile: bool = False,
+) -> Result: ...
+
+
+@overload
+def run(
+    spec: Spec,
+    inputs: Given | None = None,
+    *,
+    params: Mapping[str, Any] | None = None,
+    ops: Operators | None = None,
+    device: str = "auto",
+    executor: ExecutorName = "auto",
+    streams: Streams = "auto",
+    order: Order = "declared",
+    release: Release = "default",
+    policy: Policy = "auto",
+    costs: Mapping[str, float] | None = None,
+    machine: AnyMachine = None,
+    outputs: Iterable[str] | None = None,
+    seed: int = 0,
+    iterations: int,
+) -> list[Result]: ...
 
 
 def run(
@@ -53,21 +97,54 @@ def run(
     machine: AnyMachine = None,
     outputs: Iterable[str] | None = None,
     seed: int = 0,
-) -> Result:
+    iterations: int | None = None,
+    profile: bool = False,
+) -> Result | list[Result]:
     """The outputs of one run. Inputs that are not given but declare `init` are made up, and `result.made_up` lists them.
 
-    Args and errors as `compile`. On a GPU it returns when everything is issued, and waits only for outputs in host memory.
+    With `iterations`, the results of so many runs on the same inputs, in order: what a loop of calls would give, with iterations
+    overlapping as in `Runner.map`; state goes on from one to the next. When it returns, nothing is running any more.
+
+    With `profile`, `result.measured` is the timeline of a real run (`measuring.measure`): before the run whose results are returned, on
+    copies of what the program changes, every task is called some dozen times more. Not together with `iterations`, nor for a CUDA graph.
+
+    Args and errors as `compile`; with `iterations` also SG105 (no whole number from 1), and SG608 or SG615 as `Runner.map`. Without, it
+    returns on a GPU when everything is issued, and waits only for outputs in host memory.
     """
+    if iterations is not None and (isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1):
+        raise SpecError(Problem("SG105", f"iterations is {quoted(repr(iterations))}", None, "iterations must be a whole number from 1"))
     options = _Options(device, executor, seed)
     planner = partial(
         plan, streams=streams, order=order, release=release, policy=policy, costs=costs, machine=machine, issue=_issue(executor)
     )
     schedule = _schedule(spec, params, outputs, planner)
+    if profile and (options.simulated or iterations is not None):
+        message = "a simulated run takes no time that could be measured" if options.simulated else "`profile` measures single runs"
+        raise RunnerError(Problem("SG608", message, None, "leave `profile` out, or run once on a device: device='cpu' or 'cuda'"))
     if options.simulated:
+        if iterations is not None:
+            raise RunnerError(SIMULATED)
         return Result({}, schedule, predict=partial(_predicted, schedule, costs, machine, _issue(executor)))
     invented = made_up(schedule.program, inputs or {}, _find(options.device).location, seed)
-    with Runner(schedule, ops=ops, device=device, executor=executor, costs=costs, machine=machine, seed=seed) as runner:
-        return runner._run({**invented, **(inputs or {})}, tuple(invented))
+    given = {**invented, **(inputs or {})}
+    bound = given if iterations is not None else None
+    measured = None
+    if profile:
+        from streamgraph.measuring import measure
+
+        found = _find(options.device)
+        tensors = bind(schedule.program, given, found.location, written=written_in_place(schedule.program, schedule.accesses))
+        predicted = _predicted(schedule, costs, machine, _issue(executor))
+        measured = measure(schedule, tensors, predicted, device=found, ops=ops, executor=executor, seed=seed)
+    with Runner(schedule, bound, ops=ops, device=device, executor=executor, costs=costs, machine=machine, seed=seed) as runner:
+        if iterations is None:
+            result = runner._run(given, tuple(invented))
+            result.measured = measured
+            return result
+        results = list(runner.map({} for _ in range(iterations)))
+    for result in results:
+        result.made_up = tuple(invented)
+    return results
 
 
 def compile(
@@ -201,7 +278,7 @@ class Runner:
             TaskError: a task raised; the message names the item. No wrong result has been given, and nothing is running.
         """
         if self._executor is None:
-            raise RunnerError(Problem("SG608", "a simulated runner maps nothing", None, "run on a device: device='cpu' or 'cuda'"))
+            raise RunnerError(SIMULATED)
         if self._looper is None:
             self._looper = Looper(self.schedule, self._executor, self._ops, self._location, self._written)
         names = tuple(tensor.name for tensor in self.schedule.program.inputs if tensor.name not in self._bound)

@@ -80,8 +80,10 @@ class Played:
 class Timeline:
     """A simulated run, in microseconds. `tasks` and `waits` are in issue order, `busy` and `idle` in lane order.
 
-    `costs`, `machine` and `issue` ("eager" or "captured") are what it was made from.
+    `costs`, `machine` and `issue` ("eager" or "captured") are what it was made from. `measured` is true of its one subclass.
     """
+
+    measured = False
 
     def __init__(
         self, schedule: Schedule, costs: Costs, machine: Machine, issue: str, played: Played, on_one_stream: Callable[[], float]
@@ -149,6 +151,11 @@ class Timeline:
     def work(self) -> float:
         """All tasks one after another, each alone: T1."""
         return sum(self.costs.microseconds[index] for index in self._played.task_of)
+
+    @cached_property
+    def overlap(self) -> float:
+        """How many tasks ran at once, on average: the sum of their times over the makespan (0.0 for an empty program)."""
+        return sum(time for _, time in self.busy) / self.makespan if self.makespan > 0 else 0.0
 
     @cached_property
     def one_stream(self) -> float:
@@ -229,6 +236,7 @@ class Timeline:
             "span": self.span,
             "one_stream": self.one_stream,
             "speed_up": self.speed_up,
+            "overlap": self.overlap,
             "bounds": dict(self.bounds),
             "bound": self.bound[0],
             "busy": dict(self.busy),

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from streamgraph.builder import Graph
 from streamgraph.cli import cli
-from streamgraph.compare import Comparison, _digest, compare, copied, delta
+from streamgraph.compare import Comparison, _digest, compare, delta
+from streamgraph.executors.watched import copied
 from tests.programs import mix_for, seeded
 
 

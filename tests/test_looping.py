@@ -194,7 +194,8 @@ def test_random_programs_give_in_a_loop_what_calls_give(seed: int, inflight: int
     assert [same(a, b) for a, b in zip(found, right, strict=True)] == [True] * 5
 
 
-def test_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_documentation_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parent.parent)
     text = (Path(__file__).parent.parent / "docs" / "iterations.md").read_text()
     names: dict[str, object] = {}
     for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):

@@ -47,6 +47,15 @@ def test_one_slot_is_the_plain_loop() -> None:
     assert [str(wait) for wait in steady(plan_loop(graph), "bw").waits] == ["red[-1]"]
 
 
+@pytest.mark.parametrize("slots", [5, 60, 130])
+def test_a_deep_ring_reaches_as_far_back_as_it_is_deep(slots: int) -> None:
+    graph = Graph("deep")
+    graph.buffer("bucket", "f32[16]", slots=slots)
+    graph.task("bw", "bw", writes="bucket", stream="main")
+    graph.task("red", "red", updates="bucket", stream="comm")
+    assert [str(wait) for wait in steady(plan_loop(graph), "bw").waits] == [f"red[-{slots}]"]
+
+
 def test_state_orders_iteration_after_iteration() -> None:
     graph = Graph("state")
     graph.buffer("state", "f32[4]")

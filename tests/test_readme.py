@@ -15,6 +15,7 @@ import torch
 import streamgraph
 from streamgraph.hazards import find_hazards
 from streamgraph.plan import plan
+from streamgraph.plan_loop import plan_loop
 from streamgraph.render import format_of, render
 from streamgraph.spec import load, loads
 from streamgraph.storages import trace
@@ -22,6 +23,7 @@ from streamgraph.storages import trace
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 SPEC = "specs/prefetch.streamgraph.yaml"
+DRAWN_LOOPS = {"pingpong": (5, ()), "prefetch": (2, ()), "stream": (5, ("packet",))}
 
 
 def blocks(language: str) -> list[str]:
@@ -45,9 +47,17 @@ def test_the_figures_are_those_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "docs" / "pictures").glob("*.svg")))
 def test_the_pictures_are_fresh(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mend with: streamgraph draw specs/NAME.streamgraph.yaml -o docs/pictures/NAME.svg (or .resources.svg)."""
+    """Mend with: streamgraph draw specs/NAME.streamgraph.yaml -o docs/pictures/NAME.svg (or .resources.svg).
+
+    NAME.iterations.svg: draw with --iterations and --item as `DRAWN_LOOPS` says.
+    """
     monkeypatch.chdir(ROOT)
-    schedule = plan(f"specs/{name.partition('.')[0]}.streamgraph.yaml")
+    spec = f"specs/{name.partition('.')[0]}.streamgraph.yaml"
+    if name.endswith(".iterations.svg"):
+        count, items = DRAWN_LOOPS[name.partition(".")[0]]
+        schedule = plan_loop(spec, frozenset(items)).schedule(count)
+    else:
+        schedule = plan(spec)
     assert render(schedule, format_of(name)) == (ROOT / "docs" / "pictures" / name).read_text()
 
 

@@ -20,7 +20,9 @@ from streamgraph.errors import VerificationError
 from streamgraph.hazards import find_hazards
 from streamgraph.model import EXIT, HOST, Program
 from streamgraph.plan import plan
+from streamgraph.plan_loop import plan_loop
 from streamgraph.render import FORMATS, render
+from streamgraph.rings import over_iterations, ring_warnings
 from streamgraph.schedule import HostWait, Launch, Record, Schedule, Step, Wait
 from streamgraph.spec import load
 from streamgraph.spec.schema import json_schema
@@ -58,6 +60,12 @@ def program_of(name: str) -> Program:
 @cache
 def schedule_of(name: str) -> Schedule:
     return plan(program_of(name))
+
+
+def comment_of(name: str) -> str:
+    """The comment that a spec begins with, in one line."""
+    lines = path_of(name).read_text(encoding="utf-8").splitlines()
+    return " ".join(line.lstrip("# ") for line in lines[: lines.index("streamgraph: 1")])
 
 
 def waits_of(schedule: Schedule) -> set[Pair]:
@@ -121,6 +129,10 @@ PROMISES: dict[str, Promise] = {
         ),
         implied=frozenset(every("offload reload", range(1, 4))),
     ),
+    "pingpong": Promise(
+        "4 tasks, 3 lanes, 2 events, 2 waits, 1 host wait, 0 record_stream",
+        waits=frozenset({("bw", "red"), ("download", "exit"), ("download", "host")}),
+    ),
     "prefetch": Promise(
         "18 tasks, 2 lanes, 11 events, 11 waits, 0 record_stream",
         waits=frozenset(every("load mm", range(6)) | every("mm load", range(4), 2) | {("entry", "load@0")}),
@@ -134,6 +146,10 @@ PROMISES: dict[str, Promise] = {
     "record_stream_article": Promise(
         "3 tasks, 3 lanes, 3 events, 3 waits, 0 record_stream",
         waits=frozenset({("entry", "ones"), ("ones", "twos"), ("twos", "output:buffer")}),
+    ),
+    "stream": Promise(
+        "4 tasks, 4 lanes, 4 events, 4 waits, 1 host wait, 0 record_stream",
+        waits=frozenset({("entry", "upload"), ("upload", "compare"), ("compare", "download"), ("download", "exit"), ("download", "host")}),
     ),
     "three_consumers": Promise(
         "9 tasks, 4 lanes, 8 events, 8 waits, 3 record_stream",
@@ -151,6 +167,13 @@ PROMISES: dict[str, Promise] = {
         implied=frozenset({("fill@0", "fill@1"), ("fill@1", "fill@2"), ("fill@0", "fill@2")}),
     ),
 }  # fmt: skip
+
+
+# What comments say about loops: the inputs that each iteration brings, and the waits that reach back, "earlier[-d] -> later".
+LOOPS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    "pingpong": (frozenset(), frozenset({"red[-2] -> bw", "download[-1] -> deliver"})),
+    "stream": (frozenset({"packet"}), frozenset({"follow[-2] -> upload", "download[-1] -> deliver"})),
+}
 
 
 # --- form ---------------------------------------------------------------------------------------------------------------------------
@@ -178,8 +201,7 @@ def test_a_spec_validates_against_the_schema_that_editors_use(name: str):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_spec_begins_with_a_comment_that_says_what_to_look_for(name: str):
-    lines = path_of(name).read_text(encoding="utf-8").splitlines()
-    comment = " ".join(line.lstrip("# ") for line in lines[: lines.index("streamgraph: 1")])
+    comment = comment_of(name)
     assert "By hand:" in comment or name == "prefetch_flat"
     assert "The plan:" in comment
     # An arrow in the comment is a wait of the schedule, or expressly none.
@@ -189,6 +211,53 @@ def test_a_spec_begins_with_a_comment_that_says_what_to_look_for(name: str):
         assert pair in promise.waits
     for pair in re.findall(r"([\w@]+) -> ([\w@]+)", absent):
         assert pair in promise.implied
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_has_exactly_the_waits_that_reach_back_which_its_comment_promises(name: str):
+    items, promised = LOOPS[name]
+    loop = plan_loop(path_of(name), items)
+    assert {f"{back} -> {issue.task}" for issue in loop.steady for back in issue.waits if back.by} == promised
+    said, _, absent = comment_of(name).partition("The loop:")[2].partition("not there:")
+    arrow = r"\w+\[-\d+\] -> \w+"
+    assert re.findall(arrow, said)
+    assert set(re.findall(arrow, said)) <= promised
+    assert re.findall(arrow, absent)
+    assert not set(re.findall(arrow, absent)) & promised
+
+
+def test_every_spec_with_a_ring_over_iterations_has_a_loop_here():
+    assert sorted(LOOPS) == [name for name in NAMES if over_iterations(program_of(name))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_ring_of_a_spec_has_odd_slots_and_its_loop_is_proved(name: str):
+    loop = plan_loop(path_of(name), LOOPS.get(name, (frozenset(),))[0])
+    assert ring_warnings(loop) == ()
+    ensure(loop.schedule(loop.proved + 3))
+
+
+def test_one_slot_brings_back_the_wait_that_serialises():
+    spec = yaml.safe_load(path_of("pingpong").read_text(encoding="utf-8"))
+    spec["tensors"]["bucket"]["slots"] = 1
+    loop = plan_loop(spec, frozenset())
+    assert "red[-1] -> bw" in {f"{back} -> {issue.task}" for issue in loop.steady for back in issue.waits}
+
+
+@pytest.mark.parametrize("executor", ["lanes", "eager"])
+@pytest.mark.parametrize("name", NAMES)
+def test_iterations_of_a_spec_give_the_same_bytes_as_calls_one_after_another(name: str, executor: str):
+    import torch
+
+    from streamgraph.runner import compile
+
+    with compile(path_of(name), made_up_of(name), ops=operators_of(name), device="cpu", executor="sequential") as runner:
+        expected = [{key: value.clone() for key, value in runner().items()} for _ in range(4)]
+    found = run_of(name, executor, iterations=4)
+    assert len(found) == 4
+    for mine, its in zip(found, expected, strict=True):
+        assert list(mine) == list(its)
+        assert all(torch.equal(mine[key], its[key]) for key in its)
 
 
 # --- plan ---------------------------------------------------------------------------------------------------------------------------

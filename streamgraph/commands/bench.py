@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamgraph.commands.command import command
+from streamgraph.commands.progress import progress
 from streamgraph.commands.report import Report, aligned, many
 from streamgraph.commands.run import device_named
 from streamgraph.commands.source import STDIN, Planning, load_schedule, planning_options, shell
@@ -53,7 +54,10 @@ def bench(
     schedule = load_schedule(report, spec, options)
     given = load_inputs(schedule.program, inputs, find(device).location)
     operators = load_operators(ops) if ops else None
-    found = measured(schedule, given, ops=operators, device=device, repeats=repeats, seed=seed, overlap=not no_overlap)
+    with progress(report, "timing", "round") as step:
+        found = measured(
+            schedule, given, ops=operators, device=device, repeats=repeats, seed=seed, overlap=not no_overlap, progress=step
+        )
     report.data = _to_dict(found)
     report.result("\n".join(_said(found)))
     if spec != STDIN:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from streamgraph.commands.command import command
+from streamgraph.commands.progress import progress
 from streamgraph.commands.report import WRONG, Report, aligned, many
 from streamgraph.commands.run import running_options
 from streamgraph.commands.source import STDIN, Planning, load_schedule, shell
@@ -43,7 +44,8 @@ def compare(
     schedule = load_schedule(report, spec, options, outputs)
     given = load_inputs(schedule.program, inputs, find(device).location)
     operators = load_operators(ops) if ops else None
-    found = compared(schedule, given, ops=operators, device=device, executor=cast(Any, executor), seed=seed)
+    with progress(report, "comparing"):
+        found = compared(schedule, given, ops=operators, device=device, executor=cast(Any, executor), seed=seed)
     report.data = _to_dict(found)
     report.result("\n".join(_said(found)))
     shown = shell(spec)

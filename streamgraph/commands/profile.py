@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from streamgraph.commands.command import command
+from streamgraph.commands.progress import progress
 from streamgraph.commands.report import Report, aligned, many
 from streamgraph.commands.run import device_named
 from streamgraph.commands.source import STDIN, load_program, param_option, shell, write
@@ -62,7 +63,8 @@ def profile(
     given = {**made_up(schedule.program, given, location, seed), **given}
     tensors = bind(schedule.program, given, location, bound={}, written=written_in_place(schedule.program, schedule.accesses))
     torch.manual_seed(seed)
-    found = profile_tasks(schedule, operators, tensors, location, seed=seed, rounds=rounds)
+    with progress(report, "measuring", "task") as step:
+        found = profile_tasks(schedule, operators, tensors, location, seed=seed, rounds=rounds, progress=step)
     where = torch.cuda.get_device_name(location) if location.type == "cuda" else "cpu"
     notes = {"torch": torch.__version__, "rounds": rounds, "alone_us": round(found.alone, 1), "in_place_us": found.in_place}
     text = costs_json(found.costs, where, notes)

@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamgraph.commands.command import command
+from streamgraph.commands.loop import Planned, inflight_option, loop_of, only_with_iterations
+from streamgraph.commands.measured import beside, check_profile, measured_run, profile_options, write_trace
+from streamgraph.commands.progress import progress
 from streamgraph.commands.report import WRONG, Report, aligned, many
 from streamgraph.commands.source import STDIN, Planning, load_schedule, planning_options, predict, shell, spec_text, write
+from streamgraph.commands.statistics import STATISTICS, statistics_of
 from streamgraph.errors import quoted
 
 if TYPE_CHECKING:
     import torch
 
+    from streamgraph.measured import MeasuredTimeline
     from streamgraph.schedule import Schedule
     from streamgraph.simulate import Timeline
 
-STATISTICS = ("smallest", "mean", "largest", "remark")
+MOST_SHOWN = 64  # iterations that are written out to be looked at
 
 
 def device_named(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -54,39 +59,57 @@ def running_options(function: Callable[..., int | None]) -> Callable[..., int | 
 )  # fmt: skip
 @click.argument("spec", metavar="SPEC")
 @running_options
+@click.option("--iterations", type=click.IntRange(1, 1_000_000), metavar="N", help="Run N iterations on the same inputs, overlapping.")
+@inflight_option
 @click.option("--output", metavar="DIR", help="Write every result to this folder, as NAME.npy (or .pt).")
 @click.option("--report", "page", metavar="FILE", help="Write the HTML report of the schedule to this file.")
+@profile_options
 @click.option("--no-check", is_flag=True, help="Leave out the second run, task after task, that the results are compared with.")
 def run(
     report: Report, spec: str, ops: str | None, inputs: tuple[str, ...], device: str, executor: str, seed: int,
-    options: Planning, output: str | None, page: str | None, no_check: bool,
+    options: Planning, output: str | None, page: str | None, no_check: bool, iterations: int | None, inflight: int | None,
+    profile: bool, trace: str | None,
 ) -> int | None:  # fmt: skip
     """Run a spec, check the results against the same tasks one after another, and show what ran where.
 
     Inputs that are not given are made up where they declare `init`, and listed. Without a GPU the same schedule runs on host threads:
     results are real, times are simulated. SPEC may be a saved schedule, or `-` for stdin.
+
+    With --iterations, the loop is run: buffers carry over from one iteration to the next, and iterations overlap. All results are
+    compared with those of calls one after another; those of the last iteration are shown.
     """
     from streamgraph.commands.figures import figures_of
     from streamgraph.commands.schedule import lanes_table
 
+    only_with_iterations(iterations, (), inflight)
+    check_profile(profile, trace, iterations, device, executor)
     schedule = load_schedule(report, spec, options)
     figures = figures_of(schedule)
     report.data = {"name": schedule.program.name, "lanes": dict(schedule.lane_of), "figures": figures.to_dict()}
+    loop = None if iterations is None else loop_of(report, schedule, options, (), inflight)
     if device == "sim":
-        _simulated(report, schedule, spec, options)
-        _write_report(report, schedule, spec, options, page, ran=False)
+        _simulated(report, *_shown(schedule, options, loop, iterations), spec)
+        _write_report(report, schedule, spec, options, page, loop, iterations, ran=False)
+        write_trace(report, trace, schedule, predict(schedule, options))
         return None
-    results = _Results(schedule, ops, inputs, device, executor, seed, predict(schedule, options), check=not no_check)
+    with progress(report, "running"):
+        results = _Results(
+            schedule, ops, inputs, device, executor, seed, predict(schedule, options), check=not no_check, iterations=iterations, loop=loop
+        )
     report.data |= results.to_dict()
+    measured = results.measure(report) if profile else None
     lines = [results.headline, "", lanes_table(schedule), "", figures.table(), ""]
     report.result("\n".join([*lines, *results.verdict(), *results.inputs_said(), *results.outputs_said()]))
+    if measured is not None:
+        report.result("\n" + beside(results.timeline, measured))
     if output is not None:
         from streamgraph.files import save_outputs
 
         files = [str(path) for path in save_outputs(results.outputs, output)]
         report.data["files"] = files
         report.result("\n" + "\n".join(files))
-    _write_report(report, schedule, spec, options, page, ran=True)
+    _write_report(report, schedule, spec, options, page, loop, iterations, ran=True, measured=measured)
+    write_trace(report, trace, schedule, results.timeline, measured)
     shown = shell(spec)
     with_ops = f" --ops {shell(ops)}" if ops else ""
     if results.differing:
@@ -96,23 +119,33 @@ def run(
     return None
 
 
-def _write_report(report: Report, schedule: Schedule, spec: str, options: Planning, page: str | None, *, ran: bool) -> None:
+def _shown(schedule: Schedule, options: Planning, loop: Planned | None, iterations: int | None) -> tuple[Schedule, Timeline]:
+    """What there is to look at: the schedule of one run, or the loop written out; with its simulated run."""
+    if loop is None or iterations is None:
+        return schedule, predict(schedule, options)
+    return loop.written_out(min(iterations, MOST_SHOWN))
+
+
+def _write_report(
+    report: Report, schedule: Schedule, spec: str, options: Planning, page: str | None, loop: Planned | None, iterations: int | None, *,
+    ran: bool, measured: Timeline | None = None,
+) -> None:  # fmt: skip
     if page is None:
         return
     from streamgraph.render import python_of, render
 
     # The Python code needs torch, which a simulated run does not import.
-    code = python_of(schedule) if ran else None
-    write(page, render(schedule, "html", predict(schedule, options), spec=spec_text(spec), python=code))
+    code = python_of(schedule) if ran and loop is None else None
+    shown, timeline = _shown(schedule, options, loop, iterations)
+    write(page, render(shown, "html", timeline, spec=spec_text(spec), python=code, measured=measured))
     report.data["report"] = page
     report.say(f"The report is {page}: one file, open it in a browser.")
 
 
-def _simulated(report: Report, schedule: Schedule, spec: str, options: Planning) -> None:
+def _simulated(report: Report, schedule: Schedule, timeline: Timeline, spec: str) -> None:
     from streamgraph.commands.schedule import time_said
     from streamgraph.render.fit import duration
 
-    timeline = predict(schedule, options)
     report.data["timeline"] = timeline.to_dict()
     rows = [("start", "end", "lane", "task", "")]
     rows += [
@@ -131,36 +164,49 @@ class _Results:
 
     def __init__(
         self, schedule: Schedule, ops: str | None, inputs: tuple[str, ...], device: str, executor: str, seed: int, timeline: Timeline,
-        *, check: bool,
+        *, check: bool, iterations: int | None = None, loop: Planned | None = None,
     ) -> None:
         import torch
 
         from streamgraph.binding import made_up, written_in_place
-        from streamgraph.compare import copied, delta
+        from streamgraph.compare import delta
         from streamgraph.executors.device import find
+        from streamgraph.executors.watched import copied
         from streamgraph.files import load_inputs
         from streamgraph.operators import load_operators
         from streamgraph.runner import Runner
 
-        self.schedule, self.seed, self.timeline = schedule, seed, timeline
+        self.schedule, self.seed, self.timeline, self.iterations, self.loop = schedule, seed, timeline, iterations, loop
+        inflight = loop.loop.inflight if loop is not None else None
         location = find(device).location
         operators = load_operators(ops) if ops else None
         given = load_inputs(schedule.program, inputs, location)
         self.made_up = made_up(schedule.program, given, location, seed)
         given = {**self.made_up, **given}
+        self._given, self._operators = given, operators
         written = [name for name in written_in_place(schedule.program, schedule.accesses) if name in given]
 
         self.location, self.executor = location, executor if executor != "auto" else "lanes" if location.type == "cpu" else "eager"
 
         def once(which: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-            """The results, and with them the inputs that the program changes in place."""
+            """The (last) results; and those of all iterations, with the inputs that the program changes in place."""
             torch.manual_seed(seed)
             tensors = {**given, **{name: copied(given[name]) for name in written}}
-            with Runner(schedule, ops=operators, device=device, executor=which, seed=seed) as runner:
-                found = dict(runner(tensors))
+            bound = tensors if iterations is not None else None
+            with Runner(schedule, bound, ops=operators, device=device, executor=which, seed=seed) as runner:
+                if iterations is None:
+                    results = [runner(tensors)]
+                elif which == "sequential":
+                    results = [runner() for _ in range(iterations)]
+                else:
+                    results = list(runner.map(({} for _ in range(iterations)), inflight=inflight))
                 if location.type == "cuda":
                     torch.cuda.synchronize(location)
-            return found, {**found, **{f"{name} (input)": tensors[name] for name in written}}
+            found = {
+                f"{name} (iteration {number})" if iterations is not None else name: value
+                for number, result in enumerate(results) for name, value in result.items()
+            }  # fmt: skip
+            return dict(results[-1]), {**found, **{f"{name} (input)": tensors[name] for name in written}}
 
         self.outputs, found = once(executor)
         self.checked: int | None = None
@@ -172,6 +218,13 @@ class _Results:
             self.checked = len(expected)
             self.differing = [name for name, mine in expected.items() if any(delta(mine, its[name]) is not None for its in runs)]
 
+    def measure(self, report: Report) -> MeasuredTimeline:
+        """When each task really begins and ends, in runs of its own."""
+        return measured_run(
+            report, self.schedule, self._given, self.timeline, ops=self._operators, device=str(self.location), executor=self.executor,
+            seed=self.seed,
+        )  # fmt: skip
+
     @property
     def headline(self) -> str:
         """Where it ran, and what that means for the figures."""
@@ -179,6 +232,8 @@ class _Results:
         how = {
             "lanes": "a host thread per lane", "eager": "a stream per lane", "graph": "a CUDA graph", "sequential": "task after task",
         }[self.executor]  # fmt: skip
+        if self.iterations is not None:
+            name = f"{name}: {many(self.iterations, 'iteration')}"
         if self.location.type == "cpu":
             return f"{name} ran on the CPU ({how}): results are real, times are simulated."
         import torch
@@ -189,7 +244,13 @@ class _Results:
         """The comparison with the tasks one after another, and the predicted time."""
         from streamgraph.commands.schedule import time_said
 
-        lines = [f"Time:    {time_said(self.timeline)}"]
+        if self.loop is None:
+            lines = [f"Time:    {time_said(self.timeline)}"]
+        else:
+            lines = [f"Time:    {self.loop.time_said()}"]
+            if self.checked and not self.differing:
+                calls = f"{many(self.iterations or 0, 'call')} one after another, task after task"
+                return [*lines, f"Check:   equal to {calls}, bit for bit ({many(self.checked, 'tensor')})"]
         if self.checked == 0:
             lines.append("Check:   nothing to compare: the program has no outputs")
         elif self.checked is not None and self.differing:
@@ -220,9 +281,10 @@ class _Results:
 
         rows: list[tuple[str, ...]] = [("result", "type", "smallest", "mean", "largest", "")]
         for name, value in self.outputs.items():
-            *figures, remark = _statistics(value)
+            *figures, remark = statistics_of(value)
             rows.append((name, type_text(value), *("" if figure is None else f"{figure:.6g}" for figure in figures), remark))
-        return ["", aligned(rows, right=frozenset({2, 3, 4}))]
+        last = [] if self.iterations is None else ["The last iteration's results:"]
+        return ["", *last, aligned(rows, right=frozenset({2, 3, 4}))]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for `--json`."""
@@ -231,33 +293,12 @@ class _Results:
         return {
             "device": str(self.location),
             "executor": self.executor,
+            "iterations": self.iterations,
             "made_up": list(self.made_up),
             "checked": self.checked,
             "differing": self.differing,
             "outputs": {
-                name: {"type": type_text(value), **dict(zip(STATISTICS, _statistics(value), strict=True))}
+                name: {"type": type_text(value), **dict(zip(STATISTICS, statistics_of(value), strict=True))}
                 for name, value in self.outputs.items()
             },
         }
-
-
-def _statistics(tensor: torch.Tensor) -> tuple[float | None, float | None, float | None, str]:
-    """The smallest element, the mean and the largest, of those that are finite; and a remark about the others."""
-    import torch
-
-    value = tensor.detach().cpu()
-    if value.numel() == 0:
-        return None, None, None, "no elements"
-    if value.is_complex():
-        value = value.abs()
-        remark = "absolute values"
-    else:
-        remark = ""
-    wide = value.to(torch.float64)
-    finite = wide[torch.isfinite(wide)]
-    odd = wide.numel() - finite.numel()
-    if odd:
-        remark = f"{many(odd, 'element')} not finite"
-    if finite.numel() == 0:
-        return None, None, None, remark
-    return float(finite.min()), float(finite.mean()), float(finite.max()), remark

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from streamgraph.commands.command import command
+from streamgraph.commands.loop import load_loop, loop_options, only_with_iterations, plan_iterations
 from streamgraph.commands.report import Report, many, width
 from streamgraph.commands.source import STDIN, Planning, load_schedule, planning_options, predict, shell, spec_text, write
 
@@ -37,7 +38,12 @@ SHOWN_TASKS = 24  # per lane, after members of one family are put together
 @click.option("-o", "--output", metavar="FILE", help="Save the schedule as JSON; `-` is stdout. It can be planned, drawn, explained, run.")
 @click.option("--steps", is_flag=True, help="Print every step with its reason.")
 @click.option("--as", "form", type=click.Choice(["json", "python"]), help="What is saved or printed: the schedule, or plain torch code.")
-def plan(report: Report, spec: str, options: Planning, output: str | None, steps: bool, form: str | None) -> None:
+@click.option("--iterations", is_flag=True, help="Plan the loop over many iterations: what repeats, and which waits reach back.")
+@loop_options
+def plan(
+    report: Report, spec: str, options: Planning, output: str | None, steps: bool, form: str | None, iterations: bool,
+    items: tuple[str, ...], inflight: int | None,
+) -> None:  # fmt: skip
     """Show which lane runs each task, and how few waits, events and record_stream calls that takes.
 
     A lane is one CUDA stream; `main` is the stream that is current when the program runs. The schedule is proved free of races before it
@@ -45,6 +51,16 @@ def plan(report: Report, spec: str, options: Planning, output: str | None, steps
     """
     from streamgraph.commands.figures import figures_of
 
+    only_with_iterations(iterations, items, inflight)
+    if iterations:
+        if output is not None or steps or form is not None:
+            remedy = "leave --output, --steps and --as out; `draw --iterations N` writes it out"
+            raise click.UsageError(f"--iterations prints the loop: {remedy}")
+        plan_iterations(report, load_loop(report, spec, options, items, inflight))
+        if spec != STDIN:
+            with_items = "".join(f" --item {shell(item)}" for item in items)
+            report.next(f"draw {shell(spec)} --iterations 4{with_items}", f"run {shell(spec)} --iterations 4")
+        return
     schedule = load_schedule(report, spec, options)
     timeline = predict(schedule, options)
     figures = figures_of(schedule)
@@ -156,19 +172,31 @@ def _wrapped(parts: list[str], room: int) -> list[str]:
     help="The suffix decides: .html (the report: all views in one file), .svg (lanes along time), .resources.svg (resources by lanes), "
     ".mmd (Mermaid), .dot (Graphviz), .txt, .trace.json (for Perfetto), .json (the saved schedule). Without it: text, on stdout.",
 )  # fmt: skip
+@click.option("--iterations", type=click.IntRange(1, 10_000), metavar="N", help="Draw N iterations of the loop, each shaded.")
+@loop_options
 @planning_options
-def draw(report: Report, spec: str, output: str | None, options: Planning) -> None:
+def draw(
+    report: Report, spec: str, output: str | None, options: Planning, iterations: int | None, items: tuple[str, ...], inflight: int | None
+) -> None:
     """Draw lanes, tasks and waits along the simulated time.
 
     Nothing is run, and no GPU is needed. SPEC may be a saved schedule, or `-` for stdin.
+
+    With --iterations, the loop is drawn as it is written out for so many of them: `mm#3` is task mm of iteration 3.
     """
     import os
     import sys
 
     from streamgraph import render
 
-    schedule = load_schedule(report, spec, options)
-    timeline = predict(schedule, options)
+    only_with_iterations(iterations, items, inflight)
+    if iterations is not None and output is not None and render.format_of(os.path.basename(output)) == "json":
+        raise click.UsageError("a loop written out is no schedule to save: name a picture, or save the plan of one run")
+    if iterations is None:
+        schedule = load_schedule(report, spec, options)
+        timeline = predict(schedule, options)
+    else:
+        schedule, timeline = load_loop(report, spec, options, items, inflight).written_out(iterations)
     if output is None:
         encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
         text = render.draw_text(schedule, timeline, width=width(), ascii_only=not encoding.startswith("utf"))

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from streamgraph.model import Program
 
 
+MOST_WRITTEN_OUT = 2_000  # slots times tasks, up to which `check` plans loops: about a second
+
+
 @command(
     "check", "Find everything that is wrong with a spec.",
     "streamgraph check cameras.streamgraph.yaml",
@@ -43,6 +46,7 @@ def check(report: Report, specs: tuple[str, ...], ops: str | None, form: str, pa
         try:
             program = load_program(report, spec, params, show=form == "text")
             facts = _planned(program)
+            report.tell(_odd(program), show=form == "text")
             if ops and operators is not False:
                 _resolved(program, operators)
         except StreamgraphError as error:
@@ -89,6 +93,21 @@ def _planned(program: Program) -> str:
     ensure_acyclic(program, build_graph(program, hazards))
     facts = (many(len(program.tasks), "task"), many(len(program.tensors), "tensor"), many(len(hazards), "hazard"))
     return ", ".join(facts)
+
+
+def _odd(program: Program) -> tuple[Problem, ...]:
+    """What is odd about rings over iterations, which only a planned loop shows. Nothing is planned where there are none.
+
+    `plan --iterations` says the same; a check is to be quick, so it leaves out what is large.
+    """
+    from streamgraph.rings import over_iterations, ring_warnings
+
+    slots = [family.slots or 1 for family in over_iterations(program)]
+    if not slots or max(slots) * len(program.tasks) > MOST_WRITTEN_OUT:
+        return ()
+    from streamgraph.plan_loop import plan_loop
+
+    return ring_warnings(plan_loop(program))
 
 
 def _resolved(program: Program, operators: Any) -> None:

@@ -6,6 +6,8 @@
     compiled     eager in the first run, then one generated function (the GPU's default): `generate` writes it, `direct` has its calls
     graph        eager in the first run, then a CUDA graph: `capture` records the steps
 
+`watched` makes those that call tasks one by one with operators that somebody looks at: `stopwatch` times them, `annotate` names them.
+
 `Executor` is their interface, `choose` picks one. `launch` calls one task, `memory` holds what outlives a run. `device` is what they know
 of a GPU; of what runs a schedule it, `direct` and `external` (streams beyond PyTorch's pool) alone touch `torch.cuda`.
 """

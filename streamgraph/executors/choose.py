@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from streamgraph.executors import Executor
+from streamgraph.executors.annotate import as_asked
 from streamgraph.executors.device import CudaDevice, Device
 from streamgraph.operators import Operators, resolve
 from streamgraph.schedule import Schedule
@@ -27,10 +28,11 @@ def make_executor(
     if name == "sequential":
         from streamgraph.executors.sequential import SequentialExecutor, without_rings
 
-        return SequentialExecutor(schedule.program, resolve(without_rings(schedule.program), ops, str(location)), device, seed)
+        operators = as_asked(resolve(without_rings(schedule.program), ops, str(location)), location)
+        return SequentialExecutor(schedule.program, operators, device, seed)
     if isinstance(device, CudaDevice):
         device.check_lanes([lane.priority for lane in schedule.lanes[1:] if not lane.is_host])
-    operators = resolve(schedule.program, ops, str(location), schedule.accesses)
+    operators = as_asked(resolve(schedule.program, ops, str(location), schedule.accesses), location)
     if name == "lanes":
         from streamgraph.executors.lanes import LanesExecutor
 

@@ -47,12 +47,13 @@ class Profile:
 
 def profile_tasks(
     schedule: Schedule, operators: Sequence[Operator], inputs: Mapping[str, torch.Tensor], location: torch.device,
-    *, seed: int = 0, rounds: int = 5, reuse: bool = True,
+    *, seed: int = 0, rounds: int = 5, reuse: bool = True, progress: Callable[[int, int], None] | None = None,
 ) -> Profile:  # fmt: skip
     """What every task of the schedule costs, in issue order.
 
     A task's calls see what the tasks before it left, and what it updates in place is put back afterwards. With `reuse`, two tasks that call
-    one operator on tensors of the same types with the same constants are measured once.
+    one operator on tensors of the same types with the same constants are measured once. `progress` is called with how many tasks have been
+    timed alone, and of how many.
     """
     sequence = _Sequence(schedule, operators, inputs, location, seed)
     timings: dict[str, Timing] = {}
@@ -69,6 +70,8 @@ def profile_tasks(
         timings[name] = known
         if known.how != CAPTURED:
             sequence.lasting_values.add(name)
+        if progress is not None:
+            progress(len(timings), len(sequence.order))
         return call()
 
     with task_mode():

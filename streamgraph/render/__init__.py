@@ -30,18 +30,19 @@ FORMATS = ("svg", "resources.svg", "html", "mmd", "dot", "txt", "trace.json", "j
 
 def draw(
     schedule: Schedule, path: str | os.PathLike[str], timeline: Timeline | None = None, *,
-    spec: str | None = None, python: str | None = None,
+    spec: str | None = None, python: str | None = None, measured: Timeline | None = None,
 ) -> Path:  # fmt: skip
     """Write a picture and return its path. The suffix decides.
 
     `.svg` (lanes along time), `.resources.svg` (resources × lanes), `.html` (the report: one file, all views), `.mmd` (Mermaid), `.dot`,
     `.txt`, `.trace.json` (for Perfetto), `.json` (the saved schedule). `spec` and `python` are texts for the report: see `draw_html`.
+    `measured` is a run that took place, which the report and the trace show beside the simulated one.
 
     Raises:
         ScheduleError: SG707, for another suffix, or a schedule that the format cannot show.
     """
     target = Path(path)
-    text = render(schedule, format_of(target.name), timeline, spec=spec, python=python)
+    text = render(schedule, format_of(target.name), timeline, spec=spec, python=python, measured=measured)
     target.write_text(text, encoding="utf-8", newline="\n")
     return target
 
@@ -54,8 +55,9 @@ def format_of(name: str) -> str:
 
 
 def render(
-    schedule: Schedule, format: str, timeline: Timeline | None = None, *, spec: str | None = None, python: str | None = None
-) -> str:
+    schedule: Schedule, format: str, timeline: Timeline | None = None, *,
+    spec: str | None = None, python: str | None = None, measured: Timeline | None = None,
+) -> str:  # fmt: skip
     """The picture as text, in one of `FORMATS`. Without a timeline, the schedule is simulated with its declared and guessed costs.
 
     Raises:
@@ -67,7 +69,7 @@ def render(
         case "resources.svg":
             return draw_resources(schedule)
         case "html":
-            return draw_html(schedule, timeline or simulate(schedule), spec, python)
+            return draw_html(schedule, timeline or simulate(schedule), spec, python, measured)
         case "txt":
             return draw_text(schedule, timeline or simulate(schedule))
         case "mmd":
@@ -75,7 +77,7 @@ def render(
         case "dot":
             return draw_dot(schedule)
         case "trace.json":
-            return draw_trace(schedule, timeline or simulate(schedule))
+            return draw_trace(schedule, timeline or simulate(schedule), measured)
         case "json":
             from streamgraph.saved import to_json
 

@@ -11,6 +11,7 @@ from typing import Any
 from streamgraph.errors import StreamgraphError
 from streamgraph.hazards import find_hazards
 from streamgraph.model import ENTRY, EXIT, HOST, MAIN, Kind
+from streamgraph.render.bands import bands_of
 from streamgraph.render.colours import HATCHES, OTHERS, OTHERS_COLOUR, colours_of, paint_of
 from streamgraph.render.fit import shown
 from streamgraph.render.layers import layered
@@ -42,7 +43,9 @@ class _Names:
         return [shown(text, 200) for text in self.number]
 
 
-def facts_of(schedule: Schedule, timeline: Timeline, spec: str | None = None, python: str | None = None) -> dict[str, Any]:
+def facts_of(
+    schedule: Schedule, timeline: Timeline, spec: str | None = None, python: str | None = None, measured: Timeline | None = None
+) -> dict[str, Any]:
     """The data of the report, as `report.draw_html` takes it."""
     names = _Names()
     number_of = {time.task: number for number, time in enumerate(timeline.tasks)} | PSEUDO
@@ -58,9 +61,18 @@ def facts_of(schedule: Schedule, timeline: Timeline, spec: str | None = None, py
         "hazard": _hazards(schedule, names, declared),
         **_storages(schedule, timeline, names, declared),
         "graph": _graph(schedule, declared),
+        "bands": _bands(schedule, timeline, lanes),
         **_texts(schedule, spec, python),
+        **({} if measured is None else {"measured": _measured(schedule, measured, names, lanes, number_of, declared)}),
         "names": names.table,
     }
+
+
+def _bands(schedule: Schedule, timeline: Timeline, lanes: list[str]) -> list[list[object]]:
+    """[lane, iteration, start, end, tint] for the iterations of a loop written out."""
+    row_of = {name: row for row, name in enumerate(lanes)}
+    bands = bands_of(timeline, row_of, {task.name: task for task in schedule.program.tasks})
+    return [[band.row, band.iteration, round(band.start, 3), round(band.end, 3), band.tint] for band in bands]
 
 
 def _summary(schedule: Schedule, timeline: Timeline, lanes: list[str]) -> dict[str, Any]:
@@ -77,6 +89,7 @@ def _summary(schedule: Schedule, timeline: Timeline, lanes: list[str]) -> dict[s
         "oneStream": _time(timeline.one_stream),
         "work": _time(timeline.work),
         "speedUp": round(timeline.speed_up, 3),
+        "overlap": round(timeline.overlap, 3),
         "issueCost": timeline.machine.launch,
         "sources": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
         "options": [[shown(key), shown(value)] for key, value in schedule.options],
@@ -118,6 +131,25 @@ def _tasks(
         "notes": {number: shown(task.note, 400) for number, task in enumerate(tasks) if task.note},
         "files": files.table,
         "paints": legend,
+    }
+
+
+def _measured(
+    schedule: Schedule, measured: Timeline, names: _Names, lanes: list[str], number_of: dict[str, int], declared: list[int]
+) -> dict[str, Any]:
+    """What is another in a run that took place: the same keys and columns, for the page to put in the place of the simulated ones."""
+    tasks, waits = _tasks(schedule, measured, names, lanes, number_of), _waits(schedule, measured, names, lanes, number_of)
+    held = _storages(schedule, measured, names, declared)
+    summary = _summary(schedule, measured, lanes)
+    return {
+        **{key: summary[key] for key in ("basis", "bound", "makespan", "oneStream", "speedUp", "overlap", "sources", "lanes")},
+        # Lanes with threads of their own issue in no common order, and the page shows none.
+        "inOrder": int(all(a.issued <= b.issued for a, b in zip(measured.tasks, measured.tasks[1:], strict=False))),
+        "task": {key: tasks[key] for key in ("start", "end", "alone", "issued", "source", "held", "after", "critical")},
+        "wait": {key: waits[key] for key in ("since", "until", "at", "critical")},
+        "storage": {key: held["storage"][key] for key in ("start", "end")},
+        "memory": held["memory"],
+        "bands": _bands(schedule, measured, lanes),
     }
 
 

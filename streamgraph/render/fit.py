@@ -40,10 +40,13 @@ def cells(text: str) -> int:
 
 
 def fitted(label: str, room: int, dots: str = "…") -> str:
-    """The label in at most `room` cells: whole, or cut in the middle so that its member stays (`prep…@3`), or `@3`, `3`, or nothing."""
+    """The label in at most `room` cells: whole, or cut in the middle so that its member stays (`prep…@3`), or `@3`, `3`, or nothing.
+
+    Where there is no member, the iteration stays: `prep…#3`.
+    """
     if cells(label) <= room:
         return label
-    family, mark, member = label.partition("@")
+    family, mark, member = label.partition("@" if "@" in label else "#")
     tail = mark + member
     if tail and " " not in tail:
         if cells(tail) + cells(dots) + 2 <= room:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from streamgraph.render.arrows import CHARACTER, coordinate
+from streamgraph.render.bands import STRENGTH, TINTS
 from streamgraph.render.colours import HATCHES, OTHERS, OTHERS_COLOUR
 from streamgraph.render.fit import cells, shown
 from streamgraph.render.markup import element, text
@@ -21,6 +22,9 @@ def legend(scene: Scene, paints: Mapping[str, str], right: float, y: float) -> t
     entries = [(shown(paint, 40), _swatch(colour, PATTERNS.get(paint))) for paint, colour in known]
     if OTHERS_COLOUR in paints.values():
         entries.append((OTHERS, _swatch(OTHERS_COLOUR, None)))
+    if scene.bands:
+        tints = (element("rect", x=5 * n, y=-10, width=5, height=12, fill=tint, fill_opacity=str(STRENGTH)) for n, tint in enumerate(TINTS))
+        entries.append(("iterations, in turn", "".join(tints)))
     entries.append(("idle lane", element("rect", x=0, y=-10, width=20, height=12, fill="url(#sg-rest)")))
     if any(bar.critical for bar in scene.bars):
         outline = element("rect", class_="critical-key", x=0, y=-10, width=20, height=12, rx=2)

@@ -136,7 +136,8 @@ const hatchOf = paint => T.paints[paint][2];
 // ---- timeline ----------------------------------------------------------------------------------------------------------------------
 const BAR = 30, GUTTER = 132, TOP = 34, MOST_ARROWS = 300, MOST_WORDS = 70, APART = 16, STRIP = 62;
 const GAP = lanes > 10 ? 14 : 34;
-const end = Math.max(D.makespan, 1e-3), view = { from: 0, to: 0 };
+const view = { from: 0, to: 0 };
+let end = Math.max(D.makespan, 1e-3);
 const stage = $("stage");
 let selected = {}, matches = [], match = -1, drawnArrows = [], pointer = null, boxes = { right: 100 };
 const laneTop = lane => TOP + lane * (BAR + GAP);
@@ -165,7 +166,7 @@ function first(sorted, value, column) { // the first of a lane's tasks whose tim
   while (low < high) { const middle = low + high >> 1; if (column[sorted[middle]] < value) low = middle + 1; else high = middle; }
   return low;
 }
-const hostWaits = W.lane.flatMap((lane, wait) => D.lanes[lane][3] && held(wait) > 0 ? [wait] : []);
+let hostWaits = W.lane.flatMap((lane, wait) => D.lanes[lane][3] && held(wait) > 0 ? [wait] : []);
 const ranked = Int32Array.from({ length: waits }, (_, wait) => wait).sort((a, b) => criticalWait[b] - criticalWait[a] || held(b) - held(a) || a - b);
 
 function axis(pen, width, bottom) {
@@ -207,6 +208,7 @@ function gutter(pen) {
 function drawLane(pen, lane) {
   const top = laneTop(lane), all = laneTasks.of(lane), isHost = D.lanes[lane][3];
   pen.fillStyle = colour.soft; pen.fillRect(GUTTER, top, boxes.right - GUTTER, BAR);
+  tints(pen, lane, top);
   let run = null, reached = 0, at = first(all, view.from, T.end);
   if (at) reached = T.end[all[at - 1]];
   const labels = [];
@@ -245,6 +247,15 @@ function drawLane(pen, lane) {
   pen.textAlign = "left";
   if (selected.task >= 0 && T.lane[selected.task] === lane) marked(pen, selected.task, colour.accent, 4);
   matches.slice(0, 2000).forEach((entry, i) => { if (entry.task >= 0 && T.lane[entry.task] === lane) marked(pen, entry.task, colour.mark, i === match ? 4 : 2); });
+}
+function tints(pen, lane, top) { // behind the tasks of each iteration of a loop
+  pen.globalAlpha = 0.4;
+  for (const [row, , from, to, tint] of D.bands) {
+    const left = Math.max(x(from), GUTTER), wide = Math.min(x(to), boxes.right) - left;
+    pen.fillStyle = tint;
+    if (row === lane && wide > 0) pen.fillRect(left, top - 5, wide, BAR + 10);
+  }
+  pen.globalAlpha = 1;
 }
 function idle(pen, left, right, top, time) {
   if (right - left < 2) return;
@@ -511,6 +522,7 @@ function overview(box) {
   box.append(el("h2", {}, "How to read this"), el("p", { class: "hint" }, "Every lane is one CUDA stream: it runs its tasks in order, and side by side with the other lanes. A task waits for another lane only where both touch the same memory. Select a task to see each such order: with a wait of its own, or without one, and why that is safe."));
   const legend = el("ul"), seen = new Set();
   for (const [name, paint, lean] of T.paints) { if (seen.has(name)) continue; seen.add(name); const mark = el("span", { class: "swatch h" + lean }); mark.style.backgroundColor = paint; legend.append(el("li", {}, mark, name)); }
+  if (D.bands.length) legend.append(el("li", {}, "tints: iterations"));
   legend.append(el("li", {}, el("span", { class: "swatch crit" }), "critical path: sets the makespan"), el("li", {}, el("span", { class: "swatch idle" }), "idle lane"));
   box.append(el("h3", {}, "Colours"), legend);
   const sources = Object.entries(D.sources).map(([kind, n]) => `${count(n)} ${kind === "default" ? "guessed from sizes" : kind}`).join(", ");

@@ -25,14 +25,18 @@ _DENSE = re.compile(
 )  # fmt: skip
 
 
-def draw_html(schedule: Schedule, timeline: Timeline, spec: str | None = None, python: str | None = None) -> str:
+def draw_html(
+    schedule: Schedule, timeline: Timeline, spec: str | None = None, python: str | None = None, measured: Timeline | None = None
+) -> str:
     """The text of the page. `spec` is what the user wrote, shown as it is; without it the page shows the program in canonical form.
 
     `python` is the schedule as torch code. It is the caller's to give (`python_of`): making it imports torch, and drawing does not.
+    With `measured`, a run that took place, the page has a switch between the simulated times, the measured ones, and both.
     """
-    script = _compact(_part("report.js"))
+    # What shows measured times stands in a script of its own, so that other pages do not carry it.
+    script = _compact(_part("report.js") + (_part("report.measured.js") if measured is not None else ""))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    data = json.dumps(facts_of(schedule, timeline, spec, python), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    data = json.dumps(facts_of(schedule, timeline, spec, python, measured), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     parts = {
         "hash": f"sha256-{digest}",
         "title": f"{escape(shown(schedule.program.name) or 'program')}: schedule",

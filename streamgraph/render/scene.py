@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamgraph.model import ENTRY, EXIT, HOST, Argument, Task
+from streamgraph.render.bands import MARK, Band, bands_of
 from streamgraph.render.colours import paint_of
 from streamgraph.render.fit import duration, shown
 from streamgraph.schedule import HostWait, Launch, Reason, Schedule, Wait
@@ -62,13 +63,17 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything a picture of a run shows, in microseconds; `note` says what was put together to keep it readable."""
+    """Everything a picture of a run shows, in microseconds; `note` says what was put together to keep it readable.
+
+    `bands` are the iterations of a loop written out; there are none for a single run.
+    """
 
     rows: tuple[Row, ...]
     bars: tuple[Bar, ...]
     arrows: tuple[Arrow, ...]
     end: float
     note: str
+    bands: tuple[Band, ...] = ()
 
 
 def make_scene(schedule: Schedule, timeline: Timeline, limit: int) -> Scene:
@@ -99,12 +104,13 @@ def make_scene(schedule: Schedule, timeline: Timeline, limit: int) -> Scene:
         note = f"{len(timeline.tasks):,} tasks as {len(bars):,} bars: each stands for up to {size:,} consecutive tasks of its lane"
         if len(arrows) < len(merged):
             note += f"; of {len(merged):,} arrows between them, the {len(arrows):,} that held up most"
-    return Scene(rows, tuple(bars), tuple(arrows), timeline.makespan, note)
+    bands = bands_of(timeline, row_of, {task.name: task for task in schedule.program.tasks})
+    return Scene(rows, tuple(bars), tuple(arrows), timeline.makespan, note, bands)
 
 
 def family_of(task: str) -> str:
-    """A task's name without its members: `upload` for `upload@0@front`; itself for a name that begins with `@`."""
-    return task.split("@", 1)[0] or task
+    """A task's name without its members and its iteration: `upload` for `upload@0@front`; itself for a name that begins with `@`."""
+    return task.split("@", 1)[0].split(MARK, 1)[0] or task
 
 
 def reason_label(reasons: tuple[Reason, ...]) -> str:

@@ -11,11 +11,13 @@ from xml.sax.saxutils import escape
 from streamgraph.cost import DECLARED, DEFAULT, MEASURED
 from streamgraph.model import HOST, MAIN
 from streamgraph.render.arrows import CHARACTER, LINE, Box, Grid, Place, Point, Route, coordinate, crosses, place_labels, route, stub, ticks
+from streamgraph.render.bands import CALLER
 from streamgraph.render.colours import colours_of
 from streamgraph.render.fit import cells, duration, fitted, shown
 from streamgraph.render.legend import PATTERNS, SIDE, legend
 from streamgraph.render.markup import element, text, title
 from streamgraph.render.scene import Arrow, Bar, Row, Scene, make_scene
+from streamgraph.render.tints import tints
 from streamgraph.schedule import Schedule
 from streamgraph.simulate import Timeline
 
@@ -93,7 +95,8 @@ class _Picture:
 
     def svg(self) -> str:
         key, height = legend(self.scene, self.paints, self.right, self.bottom + 62)
-        body = [*self._header(), *self._lanes(), *self._axis(), *self._rests(), *self._bars(), *self._arrows(), *self._ends(), *key]
+        behind = [*self._header(), *self._lanes(), *self._axis(), *tints(self.scene, self.x, self.grid.row_top, BAR), *self._rests()]
+        body = [*behind, *self._bars(), *self._arrows(), *self._ends(), *key]
         name = shown(self.schedule.program.name) or "program"
         about = (
             f"Simulated run of {name}: {self.schedule.counts}. Makespan {duration(self.timeline.makespan)}, "
@@ -190,6 +193,10 @@ class _Picture:
         parts: list[str] = []
         for bar, (left, right) in zip(self.scene.bars, self.boxes, strict=True):
             top, width = self.grid.row_top(bar.row), right - left
+            if bar.paint == CALLER:
+                mark = element("rect", x=left, y=top + 8, width=width, height=BAR - 16, fill=self.paints[CALLER])
+                parts.append(element("g", title(*bar.facts) + mark, class_="bar", data_tasks=len(bar.tasks)))
+                continue
             corner = 3.0 if width > 8 else 0.0
             content = [
                 title(*bar.facts),

@@ -78,8 +78,22 @@ def _strips(scene: Scene, width: int, signs: _Signs) -> list[str]:
             reached = end
         pieces.append(signs.idle * (room - reached))
         lines.append(f"{padded(fitted(shown(row.name), margin - 1, signs.dots), margin)}{signs.edge}{''.join(pieces)}{signs.edge}")
+        if any(band.row == index for band in scene.bands):
+            lines.append(" " * (margin + 1) + _iterations(scene, index, scale, signs))
     lines.append(f"{' ' * margin} 0{duration(scene.end).rjust(room - 1)}")
     return lines
+
+
+def _iterations(scene: Scene, row: int, scale: float, signs: _Signs) -> str:
+    """Under a strip: which iteration stands where, `#2────`."""
+    line = ""
+    for band in scene.bands:
+        if band.row == row:
+            start, end = max(len(line), round(band.start * scale)), round(band.end * scale)
+            name = f"#{band.iteration}"
+            if end - start >= len(name):
+                line = line.ljust(start) + name.ljust(end - start - 1, signs.rule).ljust(end - start)
+    return line
 
 
 def _block(label: str, width: int, signs: _Signs) -> str:

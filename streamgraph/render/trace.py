@@ -18,24 +18,37 @@ from streamgraph.schedule import HostWait, Schedule, Wait
 from streamgraph.simulate import Timeline
 
 SHIFT = 1.0
-PROCESS = 1
+PROCESS, MEASURED = 1, 2
 BEGIN, END = "entry of the caller", "end of the lane"  # no task's name holds a space
 SHORTEST = 0.001  # microseconds: the format's clock counts nanoseconds, and a flow needs a slice to stand in
 
 
-def draw_trace(schedule: Schedule, timeline: Timeline) -> str:
-    """The JSON text of the planned run: one slice per task, `entry`, `exit` and the host's end, one flow per wait of this run."""
-    return json.dumps(trace_of(schedule, timeline), ensure_ascii=True, allow_nan=False, separators=(",", ":")) + "\n"
+def draw_trace(schedule: Schedule, timeline: Timeline, measured: Timeline | None = None) -> str:
+    """The JSON text of the planned run: one slice per task, `entry`, `exit` and the host's end, one flow per wait of this run.
+
+    With `measured`, a run that took place, that is a second process of the same form.
+    """
+    return json.dumps(trace_of(schedule, timeline, measured), ensure_ascii=True, allow_nan=False, separators=(",", ":")) + "\n"
 
 
-def trace_of(schedule: Schedule, timeline: Timeline) -> dict[str, Any]:
+def trace_of(schedule: Schedule, timeline: Timeline, measured: Timeline | None = None) -> dict[str, Any]:
     """The trace as plain data."""
+    events = _process(schedule, timeline)
+    if measured is not None:
+        apart = len(timeline.waits)  # flows are known by their numbers, over all processes
+        for event in _process(schedule, measured):
+            events.append({**event, "pid": MEASURED, **({"id": event["id"] + apart} if "id" in event else {})})
+    return {"displayTimeUnit": "ns", "traceEvents": events, "otherData": {"program": shown(schedule.program.name), "by": "streamgraph"}}
+
+
+def _process(schedule: Schedule, timeline: Timeline) -> list[dict[str, Any]]:
+    """One run."""
     names = [lane.name for lane in schedule.lanes]
     names += [name for name, _ in timeline.busy if name not in names]
     if HOST not in names and any(wait.lane == HOST for wait in timeline.waits):
         names.append(HOST)
     thread = {name: number for number, name in enumerate(names, 1)}
-    process = f"{shown(schedule.program.name)} (planned, simulated)"
+    process = f"{shown(schedule.program.name)} ({'measured' if timeline.measured else 'planned, simulated'})"
     events: list[dict[str, Any]] = [{"ph": "M", "pid": PROCESS, "tid": 0, "name": "process_name", "args": {"name": process}}]
     for name, number in thread.items():
         events.append({"ph": "M", "pid": PROCESS, "tid": number, "name": "thread_name", "args": {"name": shown(name)}})
@@ -44,7 +57,7 @@ def trace_of(schedule: Schedule, timeline: Timeline) -> dict[str, Any]:
     events += [event for _, event in sorted(slices.values(), key=lambda item: item[0])]
     events += _flows(schedule, timeline, slices)
     events += _counters(schedule, timeline)
-    return {"displayTimeUnit": "ns", "traceEvents": events, "otherData": {"program": shown(schedule.program.name), "by": "streamgraph"}}
+    return events
 
 
 _Slices = dict[tuple[str, str], tuple[float, dict[str, Any]]]  # (lane, task or pseudo-task) -> begin, event

