@@ -136,7 +136,7 @@ def unbound(program: Program, bound: Mapping[str, object]) -> tuple[Problem, ...
             problems.append(Problem("SG501", message, tensor.location, f"pass a list: {{'{family.name}': [...]}}"))
         elif tensor.name not in covered:
             message = f"input '{tensor.name}'{kind} was not bound"
-            problems.append(Problem("SG501", message, tensor.location, f"pass it: {{'{tensor.name}': ...}}"))
+            problems.append(Problem("SG501", message, tensor.location, f"pass it: {{'{tensor.name}': ...}}, or --input {tensor.name}=FILE"))
     return tuple(problems)
 
 
