@@ -25,7 +25,7 @@ from networks import SHAPES, inputs_of
 
 import streamgraph as sg
 from streamgraph.calibration import measure_machine
-from streamgraph.calls import evaluate, run_copy
+from streamgraph.calls import evaluate
 from streamgraph.cost import TaskCost
 from streamgraph.executors.measure import capture, replay_times
 from streamgraph.executors.memory import Memory
@@ -33,6 +33,7 @@ from streamgraph.executors.profile import profile_tasks
 from streamgraph.machine import Machine, as_machine
 from streamgraph.model import HOST
 from streamgraph.operators import Operator, resolve
+from streamgraph.returned import run_copy
 from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Wait
 from streamgraph.simulate import simulate
 

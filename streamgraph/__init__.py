@@ -35,7 +35,8 @@ The map, in the order in which a program passes through; imports point from late
     loop         what is issued for item after item, with waits that reach back
     plan_loop    Program -> Loop: the iterations planned as one, and the one that repeats
     rings        what is odd about a loop's rings over iterations
-    calls        how a task's operator is called, and what it may return
+    calls        how a task's operator is called
+    returned     what it may give back; the built-in copy
     registry     torch's operators and their schemas; what is refused
     aten         a call -> the overload that fits it
     operators    names -> callables: the caller's, torch's, copy

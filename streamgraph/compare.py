@@ -13,9 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamgraph.binding import Given, bind, made_up, written_in_place
-from streamgraph.calls import Call, operands, tensors_in, type_text
+from streamgraph.calls import Call, operands, type_text
 from streamgraph.model import Program
 from streamgraph.plan import Order, Release, Spec, Streams, as_program, plan
+from streamgraph.returned import tensors_in
 from streamgraph.runner import ExecutorName, with_outputs
 from streamgraph.schedule import Schedule
 from streamgraph.storages import Mode

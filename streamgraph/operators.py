@@ -28,10 +28,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamgraph.aten import bind, swapped_argument, swapped_words
-from streamgraph.calls import Call, describe, prepare, run_copy, tensors_in
+from streamgraph.calls import Call, describe, prepare
 from streamgraph.errors import OperatorError, Problem, collapsed, quoted
 from streamgraph.model import NAME, Kind, Program, Task
 from streamgraph.registry import Schema, Unfit, overloads, schema_of
+from streamgraph.returned import run_copy, tensors_in
 from streamgraph.storages import Accesses, trace
 
 if TYPE_CHECKING:

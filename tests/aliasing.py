@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from streamgraph.calls import tensors_in
 from streamgraph.registry import Parameter, Unfit, overloads
+from streamgraph.returned import tensors_in
 
 ARGUMENTS = (
     torch.arange(1.0, 9.0).reshape(2, 4), torch.arange(1.0, 5.0).reshape(2, 2), torch.arange(1, 5), torch.ones(2, 2, 2, 2), torch.ones(1),

@@ -331,7 +331,7 @@ class FakeDevice:
         return [] if value is None else list(value) if isinstance(value, tuple | list) else [value]
 
     def run_copy(self, call: Call, tensors: Any, run_device: torch.device, lane: str = "") -> tuple[torch.Tensor, ...]:
-        """Stands in for `calls.run_copy`."""
+        """Stands in for `returned.run_copy`."""
         source = evaluate(call.positional[0], tensors)
         if call.returns:
             target = self.allocate(source.shape, source.dtype, host=call.returns[0].device == "cpu")

@@ -39,6 +39,7 @@ LAYERS = (
     "plan_loop",
     "rings",
     "calls",
+    "returned",
     "registry",
     "aten",
     "operators",

@@ -10,22 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgraph.builder import Graph
-from streamgraph.calls import (
-    Call,
-    check_alias,
-    check_kept,
-    check_returned,
-    cut,
-    describe,
-    empty_for,
-    layouts,
-    operands,
-    prepare,
-    run_copy,
-    type_text,
-)  # fmt: skip
+from streamgraph.calls import Call, cut, describe, operands, prepare, type_text
 from streamgraph.errors import TaskError
 from streamgraph.model import Kind, Program
+from streamgraph.returned import check_alias, check_kept, check_returned, empty_for, layouts, run_copy
 from streamgraph.storages import Accesses, Mode, trace
 from tests.programs import random_program
 

@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 import streamgraph
 from streamgraph import registry
 from streamgraph.builder import Graph
-from streamgraph.calls import check_returned, describe
+from streamgraph.calls import describe
 from streamgraph.errors import OperatorError, Problem
 from streamgraph.model import Task
 from streamgraph.operators import Operator, Operators, load_operators, resolve
 from streamgraph.registry import Unfit, overloads
+from streamgraph.returned import check_returned
 from streamgraph.storages import trace
 
 

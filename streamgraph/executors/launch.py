@@ -10,22 +10,11 @@ from typing import Any
 
 import torch
 
-from streamgraph.calls import (
-    Call,
-    check_alias,
-    check_kept,
-    check_returned,
-    check_shapes,
-    describe,
-    empty_for,
-    layouts,
-    place,
-    run_copy,
-    torch_dtype,
-)
+from streamgraph.calls import Call, describe, place, torch_dtype
 from streamgraph.errors import Location, Problem, TaskError, quoted
 from streamgraph.executors.memory import Cells
 from streamgraph.operators import Operator
+from streamgraph.returned import check_alias, check_kept, check_returned, check_shapes, empty_for, layouts, run_copy
 
 _OURS = str(Path(__file__).resolve().parents[1])
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from streamgraph.calls import run_copy, tensors_in
 from streamgraph.cost import TaskCost
 from streamgraph.executors.measure import CAPTURED, CLOCK, Call, Timing, capture, replay_times, time_call
 from streamgraph.executors.memory import Cells, Memory
 from streamgraph.executors.modes import task_mode
 from streamgraph.operators import Operator
+from streamgraph.returned import run_copy, tensors_in
 from streamgraph.schedule import Launch, Schedule
 from streamgraph.storages import Access, Mode
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from streamgraph.calls import Call, empty_for, type_text
+from streamgraph.calls import Call, type_text
 from streamgraph.errors import DeviceError, Problem, quoted
 from streamgraph.executors import Executor
 from streamgraph.executors.device import Device
 from streamgraph.model import Program
 from streamgraph.operators import Operator, Operators, resolve
+from streamgraph.returned import empty_for
 from streamgraph.schedule import Schedule
 
 
