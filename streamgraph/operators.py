@@ -212,7 +212,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _schemas(function: Callable[..., Any]) -> tuple[Schema, ...]:
-    """The schemas of one of torch's operator objects, `torch.ops.library.name`; () for any other callable."""
+    """The schemas of one of torch's operator objects, `torch.ops.aten.mm` and its like; () for any other callable."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(function, torch._ops.OpOverload):
         return (schema_of(function),)

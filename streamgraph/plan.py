@@ -60,9 +60,8 @@ def plan(
         params: values for the spec's `params`, by name.
         streams: how many lanes tasks without a pin may use, `main` included; pinned lanes come on top. "auto" chooses by estimate.
         order: "declared" issues in the topological order nearest to declaration order; "auto" issues the longest remaining path first.
-        release: "default" drops each value where its lane covers all uses; "early" drops it right after its last use, at the price of a
-        wait
-            or a record_stream.
+        release: "default" drops each value where its lane covers all uses; "early" drops it right after its last use, at the price of
+            a wait or a record_stream.
         policy: who decides on lanes: "auto" tries all policies and keeps the one that is simulated to be fastest, if that is worth its
             waits, else one stream; or the name of one, for example "critical_path" (see `streamgraph.passes.policies`). `schedule.notes`
             says what the others gave.

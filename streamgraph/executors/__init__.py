@@ -8,8 +8,9 @@
 
 `watched` makes those that call tasks one by one with operators that somebody looks at: `stopwatch` times them, `annotate` names them.
 
-`Executor` is their interface, `choose` picks one. `launch` calls one task, `memory` holds what outlives a run. `device` is what they know
-of a GPU; of what runs a schedule it, `direct` and `external` (streams beyond PyTorch's pool) alone touch `torch.cuda`.
+`Executor` is their interface, `choose` picks one. `launch` calls one task, `memory` holds what outlives a run, `left_over` winds it up.
+`device` is what they know of a GPU; of what runs a schedule it, `direct` and `external` (streams beyond PyTorch's pool) alone touch
+`torch.cuda`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 import torch
 
 from streamgraph.executors.device import Device, Event, Stream
-from streamgraph.model import HOST, MAIN, Kind
-from streamgraph.schedule import HostWait, Launch, Record, Schedule
+from streamgraph.executors.left_over import drop_pending, inputs_free, last_records
+from streamgraph.model import HOST, MAIN
+from streamgraph.schedule import HostWait, Record, Schedule
 
 
 class LaneStreams:
@@ -30,7 +31,7 @@ class LaneStreams:
         self.previous: dict[str, Event] = {}
         self.first = True
         self._twice = tuple(dict.fromkeys(s.event for s in schedule.steps if isinstance(s, HostWait) and s.previous))
-        self._inputs_read = _last_records(schedule)
+        self._inputs_read = last_records(schedule)
         self._spare: dict[str, Event] = {}
         self._made_on: Stream | None = None  # where the buffers were made, and where they go back to
 
@@ -75,19 +76,7 @@ class LaneStreams:
     def inputs_free(self) -> Callable[[], None]:
         """A call that blocks the host until no device task of this run reads a bound host input any more. It outlives the executor."""
         names, on_main = self._inputs_read
-        device, main, events = self.device, self.streams[MAIN], tuple(self.events[name] for name in names)
-
-        def wait() -> None:
-            for event in events:
-                event.synchronize()
-            if on_main:
-                # No event of the schedule stands behind the last reader on lane 0, so its tail is recorded now: later work is waited for
-                # too, but no run pays for a call that is never made.
-                tail = device.new_event()
-                device.record(tail, main)
-                tail.synchronize()
-
-        return wait
+        return inputs_free(self.device, self.streams[MAIN], tuple(self.events[name] for name in names), on_main)
 
     def close(self, at_rest: bool, has_host_buffers: bool) -> None:
         """Drop what is left over once the lanes that allocated it follow lane 0. Not `at_rest`: the device has failed for good."""
@@ -107,28 +96,7 @@ class LaneStreams:
             held.clear()
 
     def _drop_pending(self, last: Stream, only: str | None = None) -> None:
-        lane_of = self.schedule.lane_of
-        on_host = False
-        lanes: dict[str, None] = {}
-        dropped: list[int] = []
-        for number in self.pending:
-            storage = self.schedule.accesses.storages[number]
-            assert storage.producer is not None
-            lane = lane_of[self.schedule.program.tasks[storage.producer].name]
-            if only in (None, lane):
-                dropped.append(number)
-                on_host |= storage.host or lane == HOST
-                lanes[lane] = None
-        event = self._spare_event(MAIN)
-        if dropped:
-            self.device.record(event, last)
-        for lane in lanes:
-            if self.streams[lane].cuda_stream != last.cuda_stream:
-                self.device.wait(event, self.streams[lane])
-        if on_host:
-            event.synchronize()
-        for number in dropped:
-            del self.pending[number]
+        drop_pending(self.schedule, self.device, self.streams, self.pending, last, self._spare_event(MAIN), only)
 
     def _follow(self, later: Stream, earlier: Stream) -> None:
         """Let `later` wait for all that `earlier` holds now."""
@@ -140,21 +108,3 @@ class LaneStreams:
         if lane not in self._spare:
             self._spare[lane] = self.device.new_event()
         return self._spare[lane]
-
-
-def _last_records(schedule: Schedule) -> tuple[tuple[str, ...], bool]:
-    """The events behind the last device task of each lane that touches a host input, and whether lane 0 has such a task without one."""
-    storages = schedule.accesses.storages
-    index, of_task = schedule.program.index_of_task, schedule.accesses.of_task
-    open_lanes: dict[str, None] = {}
-    found: dict[str, str] = {}
-    for step in schedule.steps:
-        if isinstance(step, Launch) and step.lane != HOST:
-            touched = (storages[access.storage] for access in of_task[index[step.task]])
-            if any(storage.host and storage.kind is Kind.INPUT for storage in touched):
-                open_lanes[step.lane] = None
-        elif isinstance(step, Record) and step.lane in open_lanes:
-            found[step.lane] = step.event
-            del open_lanes[step.lane]
-    # A side lane always has one: exit follows its last task.
-    return tuple(event for lane, event in found.items() if lane not in open_lanes), bool(open_lanes)

@@ -1,10 +1,8 @@
 """Lifetime: clocks become the points where each value is released, and the few record_stream calls that remain.
 
 A value may be dropped where the clock of its allocating lane covers all of its uses (docs/design.md, section 1.7; the allocator's rule
-is in
-https://docs.pytorch.org/docs/stable/generated/torch.Tensor.record_stream.html). Exit gives lane 0 that clock at the latest. What a side
-lane has
-not covered by then is left to the next run, where the lane's first wait covers everything of this one.
+is in https://docs.pytorch.org/docs/stable/generated/torch.Tensor.record_stream.html). Exit gives lane 0 that clock at the latest. What a
+side lane has not covered by then is left to the next run, where the lane's first wait covers everything of this one.
 """
 
 from __future__ import annotations
@@ -69,8 +67,7 @@ def place_releases(
     """A release for every value that stays inside.
 
     With "early", one that would come later than the last use gets a release edge, if that wait delays nothing by the planner's estimate,
-    else
-    record_stream calls. Where `sync` was already planned with release edges, those stand and no more are asked for.
+    else record_stream calls. Where `sync` was already planned with release edges, those stand and no more are asked for.
     """
     host = len(assignment.lanes) - 1
     lanes = [_Lane([], []) for _ in assignment.lanes]
