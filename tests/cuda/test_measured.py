@@ -106,6 +106,6 @@ def test_a_later_unwatched_run_makes_no_event() -> None:
 
 def test_tasks_show_under_their_names_in_torchs_profiler() -> None:
     of = seeded(2)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profiler:
         measured(plan(of))
     assert {task.name for task in of.tasks} <= {event.name for event in profiler.events()}
