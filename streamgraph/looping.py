@@ -91,21 +91,24 @@ class Looper:
         key = (per_item, inflight)
         if key in self._made:
             return self._made[key]
-        program = self.schedule.program
-        loop = plan_loop(program, per_item, inflight=inflight, **planner_options(self.schedule))
-        if isinstance(self.executor, SequentialExecutor):
+        program, executor = self.schedule.program, self.executor
+        # A thread that issues to the caller's own stream would do so while the caller does.
+        lanes = isinstance(executor, LanesExecutor)
+        apart = True if isinstance(executor, LanesExecutor) and not isinstance(executor.device, HostDevice) else None
+        loop = plan_loop(program, per_item, inflight=inflight, apart=apart, **planner_options(self.schedule))
+        if isinstance(executor, SequentialExecutor):
             return None
-        if not isinstance(self.executor, LanesExecutor | CompiledExecutor):
+        if not isinstance(executor, LanesExecutor | CompiledExecutor):
             message = f"the executor of the runner of '{program.name}' has no loops"
             remedy = "compile with executor='eager' or 'lanes', or call the runner in a plain loop"
             raise RunnerError(Problem("SG615", message, None, remedy))
         operators = as_asked(resolve(program, self.ops, str(self.location), self.schedule.accesses), self.location)
         made: Pipeline | LanesPipeline
-        if isinstance(self.executor, LanesExecutor) and isinstance(self.executor.device, HostDevice):
-            made = LanesPipeline(loop, operators, self.executor.memory)
+        calls = executor.lanes.streams if isinstance(executor, LanesExecutor) else executor.streams
+        if lanes or any(task.host for task in program.tasks):
+            made = LanesPipeline(loop, operators, executor.memory, device=executor.device, calls=calls, one_issuer=not lanes)
         else:
-            calls = self.executor.lanes.streams if isinstance(self.executor, LanesExecutor) else self.executor.streams
-            made = Pipeline(loop, operators, self.executor.device, self.executor.memory, calls)
+            made = Pipeline(loop, operators, executor.device, executor.memory, calls)
         self._made[key] = made
         return made
 
@@ -121,8 +124,12 @@ class Looper:
             for item in tensors:
                 yield self.executor.run({**bound, **item}).outputs
 
+    def runs_on(self, thread: int) -> bool:
+        """Whether that thread, by its ident, is one that a loop made for its tasks."""
+        return any(isinstance(made, LanesPipeline) and made.runs_on(thread) for made in self._made.values())
+
     def close(self) -> None:
-        """Drop the memory of all loops. None may be under way."""
+        """Drop the streams of all loops. None may be under way."""
         for pipeline in self._made.values():
             pipeline.close()
         self._made.clear()
