@@ -126,7 +126,7 @@ class Looper:
 
     def runs_on(self, thread: int) -> bool:
         """Whether that thread, by its ident, is one that a loop made for its tasks."""
-        return any(isinstance(made, LanesPipeline) and made.runs_on(thread) for made in self._made.values())
+        return any(made.runs_on(thread) for made in self._made.values())
 
     def close(self) -> None:
         """Drop the streams of all loops. None may be under way."""

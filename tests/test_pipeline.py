@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from streamgraph.executors import launch
 from streamgraph.executors.device import Device
+from streamgraph.executors.lanes import Delay
 from streamgraph.executors.lanes_pipeline import LanesPipeline
 from streamgraph.executors.memory import Memory
 from streamgraph.executors.pipeline import Pipeline
@@ -24,6 +25,7 @@ from streamgraph.storages import trace
 from tests.fake_device import FakeDevice
 from tests.programs import mix_for, seeded
 from tests.running import Tensors, inputs_of, reference, same
+from tests.threaded_device import ThreadedDevice
 
 
 def items_of(of: Program, seed: int) -> frozenset[str]:
@@ -51,23 +53,40 @@ def source(of: Program, items: frozenset[str], count: int, inflight: int) -> Ite
         yield fresh
 
 
-def pipeline(loop: Loop, device: Device) -> Pipeline:
+def pipeline(loop: Loop, device: Device, threads: str = "none", delay: Delay | None = None) -> Pipeline | LanesPipeline:
     of = loop.program
-    ops = device.operators(of) if isinstance(device, FakeDevice) else mix_for(of)
-    return Pipeline(loop, resolve(of, ops), device, Memory(of, trace(of)[0], device.location, 0))
+    operators = resolve(of, device.operators(of) if isinstance(device, FakeDevice) else mix_for(of))
+    memory = Memory(of, trace(of)[0], device.location, 0)
+    if threads == "none":
+        return Pipeline(loop, operators, device, memory)
+    return LanesPipeline(loop, operators, memory, delay, device, one_issuer=threads == "host and issuer")
 
 
-def play(loop: Loop, seed: int, pace: float, count: int) -> list[bool]:
-    of, device = loop.program, FakeDevice(seed, pace)
+def brought(device: FakeDevice, of: Program, items: Iterator[Tensors]) -> Iterator[Tensors]:
+    """Device tensors of items as a caller makes them: in memory of its own stream, by work on it that may still be under way."""
+    host = {tensor.name for tensor in of.inputs if tensor.device == "cpu"}
+    for item in items:
+        made = {name: tensor if name in host else device.allocate(tensor.shape, tensor.dtype) for name, tensor in item.items()}
+        for name in made.keys() - host:
+            device.copy(made[name], item[name])
+        yield made
+        del made
+
+
+def play(loop: Loop, seed: int, pace: float, count: int, threads: str = "none", delay: Delay | None = None) -> list[bool]:
+    """Run a loop for a caller who makes each item on its stream, and uses each result there and drops it."""
+    of, device = loop.program, (FakeDevice if threads == "none" else ThreadedDevice)(seed, pace)
     host = {tensor.name for tensor in of.tensors if tensor.device == "cpu"}
-    made = pipeline(loop, device)
+    made = pipeline(loop, device, threads, delay)
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "run_copy", device.run_copy)
-        for outputs in made.run(source(of, loop.per_item, count, loop.inflight), inputs_of(of, 0)):
+        items = brought(device, of, source(of, loop.per_item, count, loop.inflight))
+        for outputs in made.run(items, inputs_of(of, 0)):
             of_host = {o.name for o in of.outputs if o.tensor in host}
-            found.append({name: tensor.clone() if name in of_host else tensor for name, tensor in outputs.items()})
+            found.append({name: tensor.clone() if name in of_host else device.clone(tensor) for name, tensor in outputs.items()})
             del outputs
+        assert device.current is device.default
         device.drain()
         made.slots.memory.close()
         made.close()
@@ -76,11 +95,45 @@ def play(loop: Loop, seed: int, pace: float, count: int) -> list[bool]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(seed=st.integers(0, 10**6), inflight=st.integers(1, 3), pace=st.sampled_from([0.0, 0.3, 0.9]), count=st.integers(0, 9))
-def test_a_loop_gives_the_reference_however_the_device_holds_its_work_back(seed: int, inflight: int, pace: float, count: int) -> None:
+@given(
+    seed=st.integers(0, 10**6),
+    inflight=st.integers(1, 3),
+    pace=st.sampled_from([0.0, 0.3, 0.9]),
+    count=st.integers(0, 9),
+    apart=st.sampled_from([None, True, False]),
+)
+def test_a_loop_gives_the_reference_however_the_device_holds_its_work_back(
+    seed: int, inflight: int, pace: float, count: int, apart: bool | None
+) -> None:
     of = seeded(seed)
-    loop = plan_loop(of, items_of(of, seed), inflight=inflight)
+    loop = plan_loop(of, items_of(of, seed), inflight=inflight, apart=apart)
     assert play(loop, seed, pace, count) == [True] * count
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    inflight=st.integers(1, 3),
+    pace=st.sampled_from([0.0, 0.3, 0.9]),
+    count=st.integers(0, 9),
+    threads=st.sampled_from(["host and issuer", "lanes"]),
+)
+def test_several_threads_give_the_reference_however_they_and_the_device_are_delayed(
+    seed: int, inflight: int, pace: float, count: int, threads: str
+) -> None:
+    of = seeded(seed)
+    loop = plan_loop(of, items_of(of, seed), inflight=inflight, apart=True)
+    assert play(loop, seed, pace, count, threads, delays(seed)) == [True] * count
+
+
+def delays(seed: int) -> Delay:
+    draws = random.Random(seed)
+
+    def delay(task: str, when: str) -> None:
+        if draws.random() < 0.3:
+            time.sleep(draws.random() * 0.002)
+
+    return delay
 
 
 @settings(max_examples=60, deadline=None)
@@ -88,13 +141,7 @@ def test_a_loop_gives_the_reference_however_the_device_holds_its_work_back(seed:
 def test_a_loop_on_host_threads_gives_the_reference_however_they_are_delayed(seed: int, inflight: int, count: int) -> None:
     of = seeded(seed)
     loop = plan_loop(of, items_of(of, seed), inflight=inflight)
-    draws = random.Random(seed)
-
-    def delay(task: str, when: str) -> None:
-        if draws.random() < 0.3:
-            time.sleep(draws.random() * 0.002)
-
-    made = LanesPipeline(loop, resolve(of, mix_for(of)), Memory(of, trace(of)[0], torch.device("cpu"), 0), delay)
+    made = LanesPipeline(loop, resolve(of, mix_for(of)), Memory(of, trace(of)[0], torch.device("cpu"), 0), delays(seed))
     found = [
         {name: tensor.clone() for name, tensor in outputs.items()}
         for outputs in made.run(source(of, loop.per_item, count, loop.inflight), inputs_of(of, 0))

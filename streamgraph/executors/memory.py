@@ -62,9 +62,9 @@ class Memory:
 
         `prepare` has been called. What is made is filled on the current stream, and stays for later loops.
         """
-        further = self._further.setdefault(slots[0], [])
-        while len(slots) + len(further) < count:
-            further.append(self.make(slots[0]))
+        further = self._further.get(slots[0], [])
+        if len(slots) + len(further) < count:
+            further = self._further[slots[0]] = [*further, *(self.make(slots[0]) for _ in range(count - len(slots) - len(further)))]
         return [*(self._buffers[number] for number in slots), *further][:count]
 
     def buffers(self) -> Iterable[tuple[int, torch.Tensor]]:
