@@ -11,8 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamgraph.builder import Graph
 from streamgraph.executors import launch
 from streamgraph.executors.device import Device
+from streamgraph.executors.eager import EagerExecutor
 from streamgraph.executors.lanes import Delay
 from streamgraph.executors.lanes_pipeline import LanesPipeline
 from streamgraph.executors.memory import Memory
@@ -20,6 +22,7 @@ from streamgraph.executors.pipeline import Pipeline
 from streamgraph.loop import Loop
 from streamgraph.model import Program
 from streamgraph.operators import resolve
+from streamgraph.plan import plan
 from streamgraph.plan_loop import plan_loop
 from streamgraph.storages import trace
 from tests.fake_device import FakeDevice
@@ -148,3 +151,64 @@ def test_a_loop_on_host_threads_gives_the_reference_however_they_are_delayed(see
     ]
     assert [same(one, right) for one, right in zip(found, expected(of, loop.per_item, count), strict=True)] == [True] * count
     made.close()
+
+
+# --- memory: by the fake device's allocator, which never gives a block back to the system ---------------------------------------------
+
+
+def layered(layers: int) -> Program:
+    """Prefetch: weights from pinned memory through a ring of two slots, one layer after another."""
+    graph = Graph("layers")
+    h = graph.input("x", "i64[8]")
+    host = graph.input("host", "i64[8]", each={"layer": layers}, device="cpu", pinned=True)
+    ring = graph.buffer("ring", "i64[8]", each={"layer": layers}, slots=2, over="layer")
+    graph.value("h", "i64[8]")
+    for layer in range(layers):
+        graph.copy(f"load@{layer}", host[layer], ring[layer], stream="copy")
+        h = graph.task(f"mm@{layer}", "mm", reads=[h, ring[layer]], writes="h", stream="main")
+    graph.output(h)
+    return graph.program()
+
+
+def taken(device: FakeDevice, memory: Memory) -> int:
+    """The most bytes of device memory that were ever taken: the allocator's blocks, and buffers."""
+    blocks = sum(block.memory.size for block in device.blocks if block.owner)
+    rings = [tensor for further in memory._further.values() for tensor in further]
+    return blocks + sum(tensor.nbytes for tensor in (*(tensor for _, tensor in memory.buffers()), *rings))
+
+
+@pytest.mark.parametrize("pace", [0.0, 0.3])
+def test_a_run_of_sixty_four_layers_takes_as_much_memory_as_one_of_four(pace: float) -> None:
+    found = []
+    for layers in (4, 64):
+        of, device = layered(layers), FakeDevice(1, pace)
+        executor = EagerExecutor(plan(of), resolve(of, device.operators(of)), device)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(launch, "run_copy", device.run_copy)
+            for seed in range(3):
+                outputs = executor.run(inputs_of(of, seed)).outputs
+                device.drain()
+                del outputs
+        found.append(taken(device, executor.memory))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("layers", [4, 64])
+@pytest.mark.parametrize("threads", ["none", "host and issuer", "lanes"])
+def test_memory_of_a_loop_is_bounded_whatever_the_number_of_iterations_and_layers(layers: int, threads: str) -> None:
+    """Results included: a caller that drops each one holds no more after sixty-four than after eight, though the device lags behind."""
+    of = layered(layers)
+    loop = plan_loop(of, frozenset({"x"}), inflight=2, apart=True)
+    found = []
+    for count in (8, 64 if layers == 4 else 12):
+        device = (FakeDevice if threads == "none" else ThreadedDevice)(1, 0.0)  # nothing runs before the host waits for it
+        made = pipeline(loop, device, threads)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(launch, "run_copy", device.run_copy)
+            for outputs in made.run(brought(device, of, source(of, loop.per_item, count, 2)), inputs_of(of, 0)):
+                del outputs
+        found.append(taken(device, made.slots.memory))
+    values = 8 * 8  # bytes of a value, of an item, of a slot
+    assert max(found) <= 16 * values
+    if threads == "none":
+        assert found[0] == found[1]
