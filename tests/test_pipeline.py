@@ -26,7 +26,7 @@ from streamgraph.plan import plan
 from streamgraph.plan_loop import plan_loop
 from streamgraph.storages import trace
 from tests.fake_device import FakeDevice
-from tests.programs import mix_for, seeded
+from tests.programs import mix_for, seeded, turning
 from tests.running import Tensors, inputs_of, reference, same
 from tests.threaded_device import ThreadedDevice
 
@@ -108,7 +108,7 @@ def play(loop: Loop, seed: int, pace: float, count: int, threads: str = "none", 
 def test_a_loop_gives_the_reference_however_the_device_holds_its_work_back(
     seed: int, inflight: int, pace: float, count: int, apart: bool | None
 ) -> None:
-    of = seeded(seed)
+    of = turning(seeded(seed), seed)
     loop = plan_loop(of, items_of(of, seed), inflight=inflight, apart=apart)
     assert play(loop, seed, pace, count) == [True] * count
 
@@ -124,7 +124,7 @@ def test_a_loop_gives_the_reference_however_the_device_holds_its_work_back(
 def test_several_threads_give_the_reference_however_they_and_the_device_are_delayed(
     seed: int, inflight: int, pace: float, count: int, threads: str
 ) -> None:
-    of = seeded(seed)
+    of = turning(seeded(seed), seed)
     loop = plan_loop(of, items_of(of, seed), inflight=inflight, apart=True)
     assert play(loop, seed, pace, count, threads, delays(seed)) == [True] * count
 
@@ -142,7 +142,7 @@ def delays(seed: int) -> Delay:
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), inflight=st.integers(1, 3), count=st.integers(0, 9))
 def test_a_loop_on_host_threads_gives_the_reference_however_they_are_delayed(seed: int, inflight: int, count: int) -> None:
-    of = seeded(seed)
+    of = turning(seeded(seed), seed)
     loop = plan_loop(of, items_of(of, seed), inflight=inflight)
     made = LanesPipeline(loop, resolve(of, mix_for(of)), Memory(of, trace(of)[0], torch.device("cpu"), 0), delays(seed))
     found = [

@@ -18,7 +18,7 @@ import streamgraph as sg
 from streamgraph.cli import cli
 from streamgraph.prefetch import prefetch
 from tests.cuda.support import MILLISECOND, delayed, inputs_on_gpu
-from tests.programs import mix_for, seeded
+from tests.programs import mix_for, seeded, turning
 from tests.running import expected_of, inputs_of, same
 
 pytestmark = pytest.mark.cuda
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.cuda
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_programs_give_in_a_loop_what_calls_give_under_random_delays(seed: int) -> None:
-    of = seeded(seed, tasks=10)
+    of = turning(seeded(seed, tasks=10), seed)
     draws = random.Random(seed)
     slow = {task.name: MILLISECOND * draws.randrange(1, 6) for task in of.tasks if draws.random() < 0.3}
     inputs = [inputs_on_gpu(of, inputs_of(of, number)) for number in range(6)]
@@ -124,7 +124,7 @@ def test_an_early_end_leaves_nothing_running() -> None:
 @pytest.mark.parametrize("executor", ["eager", "lanes"])
 @pytest.mark.parametrize("seed", range(12))
 def test_loops_on_threads_give_what_calls_give_under_random_delays(executor: Any, seed: int) -> None:
-    of = seeded(seed + 100, tasks=10)
+    of = turning(seeded(seed + 100, tasks=10), seed)
     draws = random.Random(seed)
     slow = {task.name: MILLISECOND * draws.randrange(1, 6) for task in of.tasks if draws.random() < 0.3}
     inputs = [inputs_on_gpu(of, inputs_of(of, number)) for number in range(6)]
