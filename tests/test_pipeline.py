@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgraph.builder import Graph
+from streamgraph.errors import TaskError
 from streamgraph.executors import launch
 from streamgraph.executors.device import Device
 from streamgraph.executors.eager import EagerExecutor
@@ -25,7 +26,7 @@ from streamgraph.operators import resolve
 from streamgraph.plan import plan
 from streamgraph.plan_loop import plan_loop
 from streamgraph.storages import trace
-from tests.fake_device import FakeDevice
+from tests.fake_device import FakeDevice, FakeStream
 from tests.programs import mix_for, seeded, turning
 from tests.running import Tensors, inputs_of, reference, same
 from tests.threaded_device import ThreadedDevice
@@ -212,3 +213,34 @@ def test_memory_of_a_loop_is_bounded_whatever_the_number_of_iterations_and_layer
     assert max(found) <= 16 * values
     if threads == "none":
         assert found[0] == found[1]
+
+
+# --- guards -------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", ["none", "host and issuer", "lanes"])
+@pytest.mark.parametrize("item", [0, 3])
+def test_a_task_that_leaves_another_stream_current_is_named_with_its_item(threads: str, item: int) -> None:
+    device = (FakeDevice if threads == "none" else ThreadedDevice)(1)
+    calls: list[int] = []
+
+    def stray(x: torch.Tensor) -> torch.Tensor:
+        result = device.allocate([8], torch.int64)
+        calls.append(1)
+        if len(calls) == item + 1:
+            device.set_stream(FakeStream(999))
+        return result
+
+    graph = Graph("stray")
+    graph.output(graph.task("stray", stray, reads=graph.input("x", "i64[8]"), writes="y", stream="one"))
+    loop = plan_loop(graph)
+    memory = Memory(loop.program, trace(loop.program)[0], device.location, 0)
+    operators = resolve(loop.program, None)
+    made: Pipeline | LanesPipeline = Pipeline(loop, operators, device, memory)
+    if threads != "none":
+        made = LanesPipeline(loop, operators, memory, None, device, one_issuer=threads != "lanes")
+    with pytest.raises(TaskError, match=f"SG607.*item {item}: task 'stray' @one left another stream"):
+        list(made.run(({"x": torch.zeros(8, dtype=torch.int64)} for _ in range(6)), {}))
+    assert device.current is device.default
+    device.drain()
+    assert len(list(made.run(({"x": torch.zeros(8, dtype=torch.int64)} for _ in range(3)), {}))) == 3

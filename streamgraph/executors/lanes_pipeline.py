@@ -19,7 +19,7 @@ import torch
 from streamgraph.errors import Problem, RunnerError
 from streamgraph.executors.device import Device, HostDevice, Stream
 from streamgraph.executors.lanes import Delay
-from streamgraph.executors.launch import failure, launch
+from streamgraph.executors.launch import check_stream, failure, launch
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
 from streamgraph.executors.modes import CallerState
@@ -230,12 +230,14 @@ class _Run:
 
     def _launch(self, issue: Issue, iteration: int, several: bool) -> None:
         operator, cells = self.pipeline.operators[issue.task], self.slots.of(iteration)
-        if several:
-            self.device.set_stream(self.streams.by_lane[issue.lane])
+        stream = self.streams.by_lane[issue.lane]
+        if several and not self.device.is_current(stream):
+            self.device.set_stream(stream)
         try:
             if self.pipeline.delay is not None:
                 self.pipeline.delay(issue.task, "before")
             launch(operator, cells, self.device.location, issue.lane, check=self.pipeline.first)
+            check_stream(self.device, stream, operator, issue.lane)
             if self.pipeline.delay is not None:
                 self.pipeline.delay(issue.task, "after")
         except BaseException as error:

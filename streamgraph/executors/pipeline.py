@@ -15,12 +15,12 @@ import torch
 
 from streamgraph.errors import Problem, TaskError
 from streamgraph.executors.device import Device, Stream
-from streamgraph.executors.launch import failure, launch
+from streamgraph.executors.launch import check_stream, failure, launch
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
 from streamgraph.executors.modes import task_mode
 from streamgraph.executors.slots import Slots
-from streamgraph.iterations import DELIVER, ITEM, RESULT, SOURCE
+from streamgraph.iterations import PSEUDO
 from streamgraph.loop import Issue, Loop
 from streamgraph.model import ENTRY
 from streamgraph.operators import Operator
@@ -104,17 +104,19 @@ class _Run:
         self.slots.forget(min(self.taken - 1, iteration - self.pipeline.loop.inflight))
         self.slots.begin(iteration, {**self.bound, **item})
         for number, issue in enumerate(block):
-            if number:
+            if number and issue.waits:
                 self._waits(issue, iteration)
-            self.slots.drop(issue.releases_before, iteration)
-            if issue.task not in (SOURCE, ITEM, RESULT, DELIVER):
+            if issue.releases_before:
+                self.slots.drop(issue.releases_before, iteration)
+            if issue.task not in PSEUDO:
                 self._launch(issue, iteration)
-            own = self.pipeline.loop.own(issue.task, iteration)
             if issue.record and issue.lane not in self.host_lanes:
-                self.device.record(self.streams.event(issue.task, own), self.streams.by_lane[issue.lane])
-            self.slots.drop(issue.releases_after, iteration)
+                event = self.streams.event(issue.task, self.pipeline.loop.own(issue.task, iteration))
+                self.device.record(event, self.streams.by_lane[issue.lane])
+            if issue.releases_after:
+                self.slots.drop(issue.releases_after, iteration)
             if issue.record_streams:
-                self._record_streams(issue, own)
+                self._record_streams(issue, self.pipeline.loop.own(issue.task, iteration))
         self.pipeline._first = False
 
     def _waits(self, issue: Issue, iteration: int) -> None:
@@ -130,9 +132,12 @@ class _Run:
     def _launch(self, issue: Issue, iteration: int) -> None:
         operator = self.pipeline._operators[issue.task]
         cells = self.slots.of(iteration)
-        self.device.set_stream(self.streams.by_lane[issue.lane])
+        stream = self.streams.by_lane[issue.lane]
+        if not self.device.is_current(stream):
+            self.device.set_stream(stream)
         try:
             launch(operator, cells, self.device.location, issue.lane, check=self.pipeline._first)
+            check_stream(self.device, stream, operator, issue.lane)
         except BaseException as error:
             raised = in_item(failure(error, operator, cells, issue.lane), iteration)
             if raised is error:
