@@ -82,6 +82,7 @@ class Looper:
         from streamgraph.executors.annotate import as_asked
         from streamgraph.executors.compiled import CompiledExecutor
         from streamgraph.executors.device import HostDevice
+        from streamgraph.executors.graph import GraphExecutor
         from streamgraph.executors.lanes import LanesExecutor
         from streamgraph.executors.lanes_pipeline import LanesPipeline
         from streamgraph.executors.pipeline import Pipeline
@@ -92,9 +93,11 @@ class Looper:
         if key in self._made:
             return self._made[key]
         program, executor = self.schedule.program, self.executor
-        # A thread that issues to the caller's own stream would do so while the caller does.
-        lanes = isinstance(executor, LanesExecutor)
-        apart = True if isinstance(executor, LanesExecutor) and not isinstance(executor.device, HostDevice) else None
+        lanes, apart = isinstance(executor, LanesExecutor), None
+        if isinstance(executor, GraphExecutor):
+            apart = False  # lanes that are captured are never the caller's
+        elif isinstance(executor, LanesExecutor) and not isinstance(executor.device, HostDevice):
+            apart = True  # a thread that issues to the caller's own stream would do so while the caller does
         loop = plan_loop(program, per_item, inflight=inflight, apart=apart, **planner_options(self.schedule))
         if isinstance(executor, SequentialExecutor):
             return None
@@ -126,7 +129,9 @@ class Looper:
 
     def runs_on(self, thread: int) -> bool:
         """Whether that thread, by its ident, is one that a loop made for its tasks."""
-        return any(made.runs_on(thread) for made in self._made.values())
+        from streamgraph.executors.lanes_pipeline import LanesPipeline
+
+        return any(isinstance(made, LanesPipeline) and made.runs_on(thread) for made in self._made.values())
 
     def close(self) -> None:
         """Drop the streams of all loops. None may be under way."""

@@ -105,6 +105,7 @@ class LanesPipeline:
     def close(self) -> None:
         """Drop the streams and events. No loop may be under way."""
         self.streams.close()
+        self.slots.close()
 
 
 class _Run:

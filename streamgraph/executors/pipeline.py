@@ -54,13 +54,10 @@ class Pipeline:
         finally:
             run.end()
 
-    def runs_on(self, thread: int) -> bool:
-        """Never: tasks run on the caller's thread. See `LanesPipeline.runs_on`."""
-        return False
-
     def close(self) -> None:
         """Drop the streams and events. No loop may be under way."""
         self.streams.close()
+        self.slots.close()
 
 
 class _Run:

@@ -100,8 +100,11 @@ class Slots:
 
     def clear(self, untaken: int) -> None:
         """Let go of everything but the outputs of iterations from `untaken` on. Nothing may be running."""
-        self._buffers = []
         self._held = {number: cells for number, cells in self._held.items() if number >= untaken}
+
+    def close(self) -> None:
+        """Let go of the rings, whose memory is the executor's."""
+        self._buffers = []
 
     def left(self) -> int:
         """How many iterations are held."""
