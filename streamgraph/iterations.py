@@ -28,8 +28,7 @@ SEPARATOR = "#"  # no declared name holds one
 
 @dataclass(frozen=True, slots=True)
 class Unrolled:
-    """A program written out. `blocks` holds, per iteration, the names of what is issued in it, in order; the last one holds the rest
-    of the results."""
+    """A program written out. `blocks` has the names of each iteration's tasks, in order; the last one has the rest of the results."""
 
     program: Program
     blocks: tuple[tuple[str, ...], ...]
@@ -47,9 +46,9 @@ def split(name: str) -> tuple[str, int]:
 
 
 def unroll(
-    program: Program, order: tuple[str, ...], count: int, per_item: frozenset[str], inflight: int, main: str = MAIN, caller: str = HOST
+    program: Program, count: int, per_item: frozenset[str], inflight: int, main: str = MAIN, caller: str = HOST
 ) -> Unrolled:
-    """The program for `count` iterations, tasks issued within each in `order`.
+    """The program for `count` iterations. Each has its tasks in the order of declaration, which is part of their meaning.
 
     `per_item` names the inputs that each item brings; the others are bound for good. `main` is the lane of tasks that are pinned to
     `main`, `caller` the lane of the pseudo-tasks that the caller's host thread does.
@@ -58,7 +57,7 @@ def unroll(
     tasks: list[Task] = []
     blocks: list[tuple[str, ...]] = []
     for iteration in range(count):
-        block = [*writer.sources(iteration), *writer.tasks(order, iteration)]
+        block = [*writer.sources(iteration), *writer.tasks(iteration)]
         if iteration >= inflight - 1:
             block += writer.results(iteration - inflight + 1)
         tasks += block
@@ -123,14 +122,13 @@ class _Unroller:
         if device:
             yield self._pseudo(ITEM, iteration, MAIN, writes=device)
 
-    def tasks(self, order: tuple[str, ...], iteration: int) -> Iterator[Task]:
+    def tasks(self, iteration: int) -> Iterator[Task]:
         """The program's own tasks. A bound input that a task writes is a value from there on, in this iteration only."""
-        for name in order:
-            task = self.program.tasks[self.program.index_of_task[name]]
-            before, after = self.written[name]
+        for task in self.program.tasks:
+            before, after = self.written[task.name]
             yield replace(
                 task,
-                name=at(name, iteration),
+                name=at(task.name, iteration),
                 stream=self.main if task.stream == MAIN else task.stream,
                 reads=self._renamed(task.reads, iteration, before),
                 updates=self._renamed(task.updates, iteration, before),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from streamgraph.iterations import DELIVER, PSEUDO, RESULT, at, split, unroll
+from streamgraph.iterations import DELIVER, RESULT, at, split, unroll
 from streamgraph.model import ENTRY, HOST, MAIN, Program
 from streamgraph.schedule import HostWait, Lane, Launch, Record, RecordStream, Release, Schedule, Step, Wait
 from streamgraph.storages import trace
@@ -91,8 +91,7 @@ class Loop:
 
     def schedule(self, count: int) -> Schedule:
         """The loop for `count` items as one flat Schedule of the program written out, to look at, to draw and to verify."""
-        order = tuple(issue.task for issue in self.steady if issue.task not in PSEUDO)
-        written = unroll(self.program, order, count, self.per_item, self.inflight, self.main, self.caller)
+        written = unroll(self.program, count, self.per_item, self.inflight, self.main, self.caller)
         return Schedule(written.program, self.lanes, tuple(_WrittenOut(self, written.program, written.blocks[-1]).steps(count)))
 
     def own(self, task: str, iteration: int) -> int:

@@ -121,7 +121,7 @@ def _planned(
     program: Program, lane_of: Mapping[str, str], lanes: _Lanes, items: frozenset[str], inflight: int, count: int
 ) -> Loop | None:
     """The loop as `count` iterations show it, its tasks on these lanes and in this order; None if they do not repeat yet."""
-    written = unroll(program, tuple(lane_of), count, items, inflight, lanes.main, lanes.caller)
+    written = _issued(unroll(program, count, items, inflight, lanes.main, lanes.caller), tuple(lane_of))
     made = written.program
     accesses = trace(made)[0]
     graph = build_graph(made, find_hazards(made, accesses))
@@ -129,9 +129,11 @@ def _planned(
     of_task = {ITEM: MAIN, RESULT: MAIN, SOURCE: lanes.caller, DELIVER: lanes.caller}
     of_task |= {task: lanes.main if lane == MAIN else lane for task, lane in lane_of.items()}
     placed = tuple(index[of_task[split(task.name)[0]]] for task in made.tasks)
+    order = tuple(made.index_of_task[name] for block in written.blocks for name in block)
+    place = {task: number for number, task in enumerate(order)}
+    assert all(place[earlier] < place[later] for earlier, later in graph.edges), "bug in streamgraph: an iteration overtakes itself"
     zeros = (0.0,) * len(made.tasks)
-    assignment = Assignment(tuple(range(len(made.tasks))), placed, lanes.all, zeros, zeros)
-    assert all(earlier < later for earlier, later in graph.edges), "bug in streamgraph: an iteration overtakes itself"
+    assignment = Assignment(order, placed, lanes.all, zeros, zeros)
     sync = synchronize(assignment, graph, accesses)
     lifetimes = place_releases(assignment, accesses, sync, "default")
     edges = _held_too_long(written, assignment, accesses, lifetimes, inflight) + _handed_out(written, accesses, lifetimes, inflight)
@@ -142,19 +144,27 @@ def _planned(
     return _folded(program, items, inflight, lanes, blocks)
 
 
+def _issued(written: Unrolled, order: tuple[str, ...]) -> Unrolled:
+    """The program written out, each block in the order in which a single run issues its tasks: sources first, results last."""
+    rank = {task: number for number, task in enumerate(order)} | {SOURCE: -1, ITEM: -1}
+    blocks = tuple(tuple(sorted(block, key=lambda name: rank.get(split(name)[0], len(order)))) for block in written.blocks)
+    return replace(written, blocks=blocks)
+
+
 def _held_too_long(
     written: Unrolled, assignment: Assignment, accesses: Accesses, lifetimes: Lifetimes, inflight: int
 ) -> tuple[tuple[int, int, int], ...]:
     """Waits (earlier, later, storage) for values that no wait of the loop lets go within `inflight` iterations, so that memory does not
     grow with their number: the owner's lane waits for the last uses before it begins the iteration that is `inflight` later."""
     block_of = {name: number for number, block in enumerate(written.blocks) for name in block}
-    tasks = written.program.tasks
+    tasks, order = written.program.tasks, assignment.order
     host = len(assignment.lanes) - 1
     first: dict[tuple[int, int], int] = {}  # (lane, block) -> position of its first task
     last_use: list[dict[int, int]] = [{} for _ in accesses.storages]
-    for position, (task, lane) in enumerate(zip(tasks, assignment.lane_of, strict=True), 1):
-        first.setdefault((lane, block_of[task.name]), position)
-        for access in accesses.of_task[position - 1]:
+    for position, task in enumerate(order, 1):
+        lane = assignment.lane_of[task]
+        first.setdefault((lane, block_of[tasks[task].name]), position)
+        for access in accesses.of_task[task]:
             last_use[access.storage][lane] = position
     found: list[tuple[int, int, int]] = []
     for drop in lifetimes.drops:
@@ -162,7 +172,7 @@ def _held_too_long(
         assert storage.producer is not None
         owner = host if storage.host else assignment.lane_of[storage.producer]
         limit = block_of[tasks[storage.producer].name] + inflight
-        late = drop.previous or drop.node > len(tasks) or block_of[tasks[drop.node - 1].name] > limit
+        late = drop.previous or drop.node > len(tasks) or block_of[tasks[order[drop.node - 1]].name] > limit
         if late and (owner, limit) in first:
             then = first[owner, limit]
             found += [(use, then, drop.storage) for lane, use in last_use[drop.storage].items() if lane != owner and use < then]
@@ -177,10 +187,11 @@ def _handed_out(
     `inflight + 1` before it exist.
     """
     block_of = {name: number for number, block in enumerate(written.blocks) for name in block}
-    position = {task.name: place for place, task in enumerate(written.program.tasks, 1)}
+    issued = [name for block in written.blocks for name in block]
+    position = {name: place for place, name in enumerate(issued, 1)}
     found: list[tuple[int, int, int]] = []
     for storage, producer in lifetimes.to_caller:
-        source = at(SOURCE, block_of[written.program.tasks[producer - 1].name] + inflight + 1)
+        source = at(SOURCE, block_of[issued[producer - 1]] + inflight + 1)
         if source in position:
             found.append((producer, position[source], storage))
     return tuple(found)
@@ -190,8 +201,8 @@ def _relative(
     written: Unrolled, assignment: Assignment, accesses: Accesses, sync: Synchronization, lifetimes: Lifetimes
 ) -> list[tuple[Issue, ...]]:
     """What each block issues, with every reference counted back from the block."""
-    tasks = written.program.tasks
-    waited = {earlier for waits in sync.waits[: len(tasks) + 1] for earlier in waits}
+    issued = [name for block in written.blocks for name in block]
+    waited = {earlier for waits in sync.waits[: len(issued) + 1] for earlier in waits}
     before: dict[int, list[Storage]] = {}
     after: dict[int, list[Storage]] = {}
     for drop in lifetimes.drops:
@@ -207,10 +218,10 @@ def _relative(
         for name in names:
             position += 1
             base, own = split(name)
-            waits = [Back(ENTRY, 0) if node == 0 else _back(tasks[node - 1].name, number) for node in sync.waits[position]]
+            waits = [Back(ENTRY, 0) if node == 0 else _back(issued[node - 1], number) for node in sync.waits[position]]
             issues.append(
                 Issue(
-                    base, assignment.lanes[assignment.lane_of[position - 1]].name, tuple(waits),
+                    base, assignment.lanes[sync.lane_of[position]].name, tuple(waits),
                     tuple(_value(storage, number) for storage in before.get(position, ())), position in waited,
                     tuple(_value(storage, number) for storage in after.get(position, ())),
                     tuple(handed.get(own, ())) if base == RESULT else (),

@@ -9,7 +9,7 @@ import pytest
 
 from streamgraph.builder import Graph
 from streamgraph.hazards import build_graph, find_hazards
-from streamgraph.iterations import PSEUDO, SOURCE, split, unroll
+from streamgraph.iterations import SOURCE, split, unroll
 from streamgraph.loop import Issue, Loop
 from streamgraph.passes.assign import Assignment
 from streamgraph.passes.sync import synchronize
@@ -91,28 +91,31 @@ def test_a_value_that_nothing_would_let_go_is_waited_for_inflight_iterations_lat
 
 def written_out(loop: Loop, count: int) -> set[tuple[str, str]]:
     """(earlier, later) of every wait inside the loop when all iterations are planned at once, on the same lanes in the same order."""
-    order = tuple(issue.task for issue in loop.steady if issue.task not in PSEUDO)
-    made = unroll(loop.program, order, count, loop.per_item, loop.inflight, loop.main, loop.caller).program
+    written = unroll(loop.program, count, loop.per_item, loop.inflight, loop.main, loop.caller)
+    made = written.program
     lane = {issue.task: issue.lane for issue in loop.steady}
     index = {each.name: number for number, each in enumerate(loop.lanes)}
     places = tuple(
         index["host"] if task.host else index[lane.get(split(task.name)[0], "main")] for task in made.tasks
     )  # fmt: skip
+    rank = {issue.task: number for number, issue in enumerate(loop.steady)}
+    issued = [name for block in written.blocks for name in sorted(block, key=lambda name: rank[split(name)[0]])]
+    order = tuple(made.index_of_task[name] for name in issued)
     accesses = trace(made)[0]
     zeros = (0.0,) * len(made.tasks)
-    assignment = Assignment(tuple(range(len(made.tasks))), places, loop.lanes, zeros, zeros)
+    assignment = Assignment(order, places, loop.lanes, zeros, zeros)
     # What the caller is given by record_stream is bounded: an item is pulled when the outputs of inflight + 1 before exist.
-    position = {task.name: place for place, task in enumerate(made.tasks, 1)}
+    position = {name: place for place, name in enumerate(issued, 1)}
     handed = [(accesses.storages[number].producer, number) for number in accesses.output_storages if not accesses.storages[number].host]
     paced = [
-        (producer + 1, position[source], number)
+        (position[made.tasks[producer].name], position[source], number)
         for producer, number in handed
         if producer is not None
         and places[producer] not in (0, index["host"])
         and (source := f"source#{split(made.tasks[producer].name)[1] + loop.inflight + 1}") in position
     ]
     sync = synchronize(assignment, build_graph(made, find_hazards(made, accesses)), accesses, tuple(paced))
-    names = ["entry", *(task.name for task in made.tasks)]
+    names = ["entry", *issued]
     return {(names[e], names[n]) for n in range(1, len(names)) for e in sync.waits[n]}
 
 
