@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamgraph.binding import bind
 from streamgraph.errors import BindingError, Problem, RunnerError
 from streamgraph.model import Program
 from streamgraph.plan_loop import plan_loop
+from streamgraph.rebind import Binder
 from streamgraph.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -49,10 +49,11 @@ def bound_items(
     Raises:
         BindingError: what is wrong with an item, by its number.
     """
+    binder = Binder(program, bound, location, written)
     for number, item in enumerate(items):
         given = tensors_of(program, item, names, number)
         try:
-            tensors = bind(program, given, location, bound=bound, written=written)
+            tensors = binder(given)
         except BindingError as error:
             told = [Problem(p.code, f"item {number}: {p.message}", p.location, p.help, p.related) for p in error.problems]
             raise BindingError(*told) from None

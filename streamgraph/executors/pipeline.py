@@ -71,6 +71,7 @@ class _Run:
         self.streams.enter(self.main)
         self.slots = pipeline.slots
         self.host_lanes, self.host_events = pipeline.loop.host_lanes, pipeline.loop.host_events
+        self.current = self.main  # the stream that work goes to now, while this issues; `check_stream` sees to it
         self.ended = False
         self.taken = 0  # results given to the caller
 
@@ -130,8 +131,9 @@ class _Run:
         operator = self.pipeline._operators[issue.task]
         cells = self.slots.of(iteration)
         stream = self.streams.by_lane[issue.lane]
-        if not self.device.is_current(stream):
+        if stream is not self.current:
             self.device.set_stream(stream)
+            self.current = stream
         try:
             launch(operator, cells, self.device.location, issue.lane, check=self.pipeline._first)
             check_stream(self.device, stream, operator, issue.lane)
@@ -157,6 +159,7 @@ class _Run:
         stream, index = self.device.current_stream(), self.device.current_device()
         try:
             self.device.set_stream(self.main)
+            self.current = self.main
             with task_mode():
                 yield
         except BaseException:
