@@ -305,10 +305,14 @@ class _Run:
         if self.ended:
             return
         self.ended = True
+        own = threading.current_thread() in self.threads  # a generator that nobody holds is closed wherever the collector runs
         self.pipeline.broken = "an earlier loop was given up while a task was still running"
         with self.changed:
             self.more = False
             self.changed.notify_all()
+        if own:
+            self.fail(_AT_ONCE, RuntimeError("a loop cannot be ended by one of its own threads"))
+            return
         interrupted: BaseException | None = None
         try:
             self._join()
