@@ -94,12 +94,13 @@ class Looper:
         if key in self._made:
             return self._made[key]
         program, executor = self.schedule.program, self.executor
-        lanes, apart = isinstance(executor, LanesExecutor), None
+        lanes = isinstance(executor, LanesExecutor)
+        apart: dict[str, Any] = {}
         if isinstance(executor, GraphExecutor):
-            apart = False  # lanes that are captured are never the caller's
+            apart = {"apart": False, "copied": True}  # lanes that are captured are never the caller's
         elif isinstance(executor, LanesExecutor) and not isinstance(executor.device, HostDevice):
-            apart = True  # a thread that issues to the caller's own stream would do so while the caller does
-        loop = plan_loop(program, per_item, inflight=inflight, apart=apart, **planner_options(self.schedule))
+            apart = {"apart": True}  # a thread that issues to the caller's own stream would do so while the caller does
+        loop = plan_loop(program, per_item, inflight=inflight, **apart, **planner_options(self.schedule))
         if isinstance(executor, SequentialExecutor):
             return None
         if not isinstance(executor, LanesExecutor | CompiledExecutor):

@@ -41,6 +41,7 @@ def plan_loop(
     inflight: int | None = None,
     params: Mapping[str, Any] | None = None,
     apart: bool | None = None,
+    copied: bool = False,
     **options: Any,
 ) -> Loop:
     """The loop of a spec, proved on as many iterations as it needs to repeat and then as many again.
@@ -51,6 +52,7 @@ def plan_loop(
         inflight: how many items may be under way; by default the largest number of slots of a ring over iterations, at least 2.
         apart: whether the caller's stream and thread are lanes of their own; by default where that helps: items bring device tensors, or
             the program has host tasks.
+        copied: results are copied for the caller, so that their memory needs no bound.
         params, options: as for `plan`.
 
     Raises:
@@ -69,7 +71,7 @@ def plan_loop(
     # A ring as deep as `inflight` fills once, repeats for as long as it reaches, and its last blocks do not count (`_folded`).
     count = 4 * depth + 4
     longest = max(LONGEST, 16 * depth)
-    while (loop := _planned(program, single.lane_of, lanes, items, depth, count)) is None:
+    while (loop := _planned(program, single.lane_of, lanes, items, depth, count, copied)) is None:
         count *= 2
         assert count <= longest, "bug in streamgraph: a loop that does not repeat"
     proved = len(loop.prologue) + 2 * (loop.reach + 1) + depth
@@ -118,7 +120,7 @@ def _unused(name: str, taken: set[str]) -> str:
 
 
 def _planned(
-    program: Program, lane_of: Mapping[str, str], lanes: _Lanes, items: frozenset[str], inflight: int, count: int
+    program: Program, lane_of: Mapping[str, str], lanes: _Lanes, items: frozenset[str], inflight: int, count: int, copied: bool
 ) -> Loop | None:
     """The loop as `count` iterations show it, its tasks on these lanes and in this order; None if they do not repeat yet."""
     written = _issued(unroll(program, count, items, inflight, lanes.main, lanes.caller), tuple(lane_of))
@@ -136,7 +138,8 @@ def _planned(
     assignment = Assignment(order, placed, lanes.all, zeros, zeros)
     sync = synchronize(assignment, graph, accesses)
     lifetimes = place_releases(assignment, accesses, sync, "default")
-    edges = _held_too_long(written, assignment, accesses, lifetimes, inflight) + _handed_out(written, accesses, lifetimes, inflight)
+    edges = _held_too_long(written, assignment, accesses, lifetimes, inflight)
+    edges += () if copied else _handed_out(written, accesses, lifetimes, inflight)
     if edges:
         sync = synchronize(assignment, graph, accesses, edges)
         lifetimes = place_releases(assignment, accesses, sync, "default")

@@ -167,3 +167,37 @@ def test_more_iterations_than_were_proved_are_proved_too() -> None:
         assert verify(loop.schedule(loop.proved + 7)) == ()
         for count in range(1, 5):
             assert verify(loop.schedule(count)) == ()
+
+
+def test_the_caller_is_apart_where_items_are_on_the_device_or_the_host_has_tasks() -> None:
+    def lanes(*, items: bool, host: bool, **options: bool) -> tuple[list[str], str, str]:
+        graph = Graph("apart")
+        x = graph.input("x", "f32[4]")
+        raw = graph.input("raw", "f32[4]", device="cpu", pinned=True)
+        if host:
+            staged = graph.buffer("staged", "f32[4]", device="cpu", pinned=True)
+            graph.task("stage", "f", reads=raw, writes=staged, host=True)
+        graph.output(graph.task("work", "f", reads=x, writes="y", stream="main"))
+        loop = plan_loop(graph, frozenset({"x", "raw"} if items else {"raw"}), **options)
+        assert steady(loop, "work").lane == loop.main
+        return [lane.name for lane in loop.lanes], loop.main, loop.caller
+
+    assert lanes(items=False, host=False) == (["main", "host"], "main", "host")
+    assert lanes(items=True, host=False) == (["main", "loop", "host"], "loop", "host")
+    assert lanes(items=False, host=True) == (["main", "loop", "caller", "host"], "loop", "caller")
+    assert lanes(items=True, host=True, apart=False) == (["main", "host"], "main", "host")
+    assert lanes(items=False, host=False, apart=True) == (["main", "loop", "host"], "loop", "host")
+
+
+def test_lanes_of_the_loop_have_names_of_their_own() -> None:
+    graph = Graph("named")
+    graph.output(graph.task("a", "f", reads=graph.input("x", "f32[4]"), writes="y", stream="loop"))
+    loop = plan_loop(graph)
+    assert (loop.main, steady(loop, "a").lane) == ("loop_", "loop")
+
+
+def test_results_that_are_handed_over_are_bounded_and_copied_ones_need_no_wait() -> None:
+    graph = Graph("results")
+    graph.output(graph.task("a", "f", reads=graph.input("x", "f32[4]"), writes="y", stream="side"))
+    assert [str(wait) for wait in steady(plan_loop(graph, inflight=2), "source").waits] == ["a[-3]"]
+    assert steady(plan_loop(graph, inflight=2, copied=True), "source").waits == ()

@@ -144,7 +144,7 @@ class _Run:
         iteration = 0
         while True:
             block = loop.block(iteration)
-            if not self._waits(block[0], iteration, 0):
+            if not self._waits(block[0], iteration, 0) or self.error is not None:
                 break
             try:
                 item = next(items)

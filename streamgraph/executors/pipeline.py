@@ -83,8 +83,9 @@ class _Run:
             self.streams.begin()
         while True:
             block = loop.block(iteration)
-            with self._issuing():
-                self._waits(block[0], iteration)  # the source: its waits come before the item is pulled, which may refill memory
+            if block[0].waits:
+                with self._issuing():
+                    self._waits(block[0], iteration)  # the source: its waits come before the item is pulled, which may refill memory
             try:
                 item = next(items)
             except StopIteration:
