@@ -246,3 +246,21 @@ def test_a_task_that_leaves_another_stream_current_is_named_with_its_item(thread
     assert device.current is device.default
     device.drain()
     assert len(list(made.run(({"x": torch.zeros(8, dtype=torch.int64)} for _ in range(3)), {}))) == 3
+
+
+@pytest.mark.parametrize("threads", ["none", "host and issuer", "lanes"])
+def test_streams_and_events_are_made_in_the_first_loop_and_never_again(threads: str) -> None:
+    of = turning(seeded(3), 3)
+    loop = plan_loop(of, items_of(of, 3), inflight=2, apart=True)
+    device = (FakeDevice if threads == "none" else ThreadedDevice)(3)
+    made = pipeline(loop, device, threads)
+    counts = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "run_copy", device.run_copy)
+        for _ in range(3):
+            for outputs in made.run(brought(device, of, source(of, loop.per_item, 2 * loop.proved, 2)), inputs_of(of, 0)):
+                del outputs
+            counts.append((device.events, len(device.streams)))
+        device.drain()
+    assert counts[0] == counts[1] == counts[2]
+    assert counts[0][0] > 0

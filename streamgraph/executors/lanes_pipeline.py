@@ -20,6 +20,7 @@ from streamgraph.errors import Problem, RunnerError
 from streamgraph.executors.device import Device, HostDevice, Stream
 from streamgraph.executors.lanes import Delay
 from streamgraph.executors.launch import check_stream, failure, launch
+from streamgraph.executors.loop_board import AT_ONCE, LoopBoard
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
 from streamgraph.executors.modes import CallerState
@@ -29,9 +30,6 @@ from streamgraph.iterations import PSEUDO
 from streamgraph.loop import Back, Issue, Loop
 from streamgraph.model import ENTRY, HOST, MAIN
 from streamgraph.operators import Operator
-
-_EVERYTHING = (1 << 62, 0)
-_AT_ONCE = (-1, 0)
 
 
 def threads_of(loop: Loop, one_issuer: bool) -> tuple[tuple[str, ...], ...]:
@@ -88,12 +86,10 @@ class LanesPipeline:
         run = self.under_way = _Run(self, bound)
         try:
             yield from run.results(items)
-        except Exception as error:
-            run.fail(_AT_ONCE, error)
+        except GeneratorExit:  # who closes early wants what has begun to be finished
             raise
         except BaseException as error:
-            if not isinstance(error, GeneratorExit):  # who closes early wants what has begun to be finished
-                run.fail(_AT_ONCE, error)
+            run.board.fail(AT_ONCE, error)
             raise
         finally:
             run.end()
@@ -109,24 +105,18 @@ class LanesPipeline:
 
 
 class _Run:
-    """One loop under way: how far each event has come, how many items there are, and the earliest error by (item, place in its block)."""
+    """One loop under way."""
 
     def __init__(self, pipeline: LanesPipeline, bound: Mapping[str, torch.Tensor]) -> None:
         self.pipeline, self.bound, self.slots = pipeline, bound, pipeline.slots
         self.device, self.streams = pipeline.device, pipeline.streams
-        self.changed = threading.Condition()
-        self.recorded: dict[str, int] = {}  # event -> iterations recorded
-        self.begun = 0
-        self.more = True
-        self.limit = _EVERYTHING
-        self.error: BaseException | None = None
         self.ended = False
         self.taken = 0
         self.state = CallerState.take()
         self.main = self.device.current_stream()
         self.streams.enter(self.main)
         self.callers, *others = pipeline.threads
-        self.done = [0] * len(others)  # iterations that each thread has been through
+        self.board = LoopBoard(len(others))
         name = f"streamgraph loop {pipeline.loop.program.name}"
         self.threads = [
             threading.Thread(target=self._serve, args=(number, lanes), name=f"{name} @{' @'.join(lanes)}", daemon=True)
@@ -144,32 +134,30 @@ class _Run:
         iteration = 0
         while True:
             block = loop.block(iteration)
-            if not self._waits(block[0], iteration, 0) or self.error is not None:
+            if not self._waits(block[0], iteration, 0) or self.board.error is not None:
                 break
             try:
                 item = next(items)
             except StopIteration:
                 break
             except Exception as error:  # what has begun is finished first: an error in there comes earlier
-                self.fail((iteration, 0), error)
+                self.board.fail((iteration, 0), error)
                 break
-            self.slots.forget(min(self.taken, *self.done, iteration - loop.inflight + 1) - 1)
+            self.slots.forget(min(self.taken, *self.board.done, iteration - loop.inflight + 1) - 1)
             self.slots.begin(iteration, {**self.bound, **item})
-            with self.changed:
-                self.begun = iteration + 1
-                self.changed.notify_all()
+            self.board.begin(iteration)
             self._record(block[0], iteration)
             with self._on_main(), self.state.applied():
                 self._issue(frozenset(self.callers), iteration, block[1:], 1)
             iteration += 1
             if iteration >= loop.inflight:
-                if not self._wait_for_all(iteration - loop.inflight):
+                if not self.board.wait_for_all(iteration - loop.inflight):
                     break
                 self.pipeline.first = False
                 yield self._take(iteration - loop.inflight)
         self.end()
-        if self.error is not None:
-            raise self.error
+        if self.board.error is not None:
+            raise self.board.error
         for rest in range(self.taken, iteration):
             yield self._take(rest)
 
@@ -195,18 +183,11 @@ class _Run:
             self.device.set_stream(self.streams.by_lane[lanes[0]])
             with self.state.applied():
                 for iteration in count():
-                    with self.changed:
-                        while self.begun <= iteration and self.more and self.error is None:
-                            self.changed.wait()
-                        if self.begun <= iteration:
-                            return
-                    if not self._issue(mine, iteration, loop.block(iteration), 0):
+                    if not self.board.wait_for_item(iteration) or not self._issue(mine, iteration, loop.block(iteration), 0):
                         return
-                    with self.changed:
-                        self.done[number] = iteration + 1
-                        self.changed.notify_all()
+                    self.board.through(number, iteration)
         except BaseException as error:
-            self.fail(_AT_ONCE, error)
+            self.board.fail(AT_ONCE, error)
 
     def _issue(self, lanes: frozenset[str], iteration: int, block: tuple[Issue, ...], offset: int) -> bool:
         """Issue these lanes' part of an iteration. False: an error stands before some of it."""
@@ -214,14 +195,14 @@ class _Run:
             if issue.lane not in lanes:
                 continue
             at = (iteration, place)
-            if not self._waits(issue, iteration, place) or at >= self.limit:
+            if not self._waits(issue, iteration, place) or at >= self.board.limit:
                 return False
             self.slots.drop(issue.releases_before, iteration)
             if issue.task not in PSEUDO:
                 try:
                     self._launch(issue, iteration, len(lanes) > 1)
                 except BaseException as error:
-                    self.fail(at if isinstance(error, Exception) else _AT_ONCE, error)
+                    self.board.fail(at if isinstance(error, Exception) else AT_ONCE, error)
                     return False
             self._record(issue, iteration)
             self.slots.drop(issue.releases_after, iteration)
@@ -253,12 +234,8 @@ class _Run:
     def _wait(self, back: Back, lane: str, iteration: int, place: int) -> bool:
         """Let a lane wait for an event. False: an error stands before this place."""
         of = 0 if back.name == ENTRY else iteration - back.by
-        if back.name in self.pipeline.told:
-            with self.changed:
-                while self.recorded.get(back.name, 0) <= of and (iteration, place) < self.limit:
-                    self.changed.wait()
-            if (iteration, place) >= self.limit:
-                return False
+        if back.name in self.pipeline.told and not self.board.wait(back.name, of, (iteration, place)):
+            return False
         if back.name in self.pipeline.host_events:
             return True  # the host is past the task
         event = self.streams.event(back.name, of)
@@ -268,13 +245,6 @@ class _Run:
             self.device.wait(event, self.streams.by_lane[lane])
         return True
 
-    def _wait_for_all(self, iteration: int) -> bool:
-        """Wait until every thread has been through an iteration, so that none falls behind without bound. False: there was an error."""
-        with self.changed:
-            while min(self.done) <= iteration and self.error is None:
-                self.changed.wait()
-        return self.error is None
-
     def _record(self, issue: Issue, iteration: int) -> None:
         if not issue.record:
             return
@@ -282,9 +252,7 @@ class _Run:
         if issue.lane not in self.pipeline.host_lanes:
             self.device.record(self.streams.event(issue.task, own), self.streams.by_lane[issue.lane])
         if issue.task in self.pipeline.told:
-            with self.changed:
-                self.recorded[issue.task] = own + 1
-                self.changed.notify_all()
+            self.board.record(issue.task, own)
 
     def _record_streams(self, issue: Issue, iteration: int) -> None:
         cells = self.slots.of(self.pipeline.loop.own(issue.task, iteration))
@@ -293,13 +261,6 @@ class _Run:
             assert tensor is not None, f"bug in streamgraph: output '{name}' was released"
             self.device.record_stream(tensor, self.main)
 
-    def fail(self, at: tuple[int, int], error: BaseException) -> None:
-        """Note an error; the earliest one in issue order wins."""
-        with self.changed:
-            if at < self.limit:
-                self.limit, self.error = at, error
-            self.changed.notify_all()
-
     def end(self) -> None:
         """Let the threads finish the items that have begun, or stop at the error; bring all lanes to rest, and drop what is left."""
         if self.ended:
@@ -307,11 +268,9 @@ class _Run:
         self.ended = True
         own = threading.current_thread() in self.threads  # a generator that nobody holds is closed wherever the collector runs
         self.pipeline.broken = "an earlier loop was given up while a task was still running"
-        with self.changed:
-            self.more = False
-            self.changed.notify_all()
+        self.board.end()
         if own:
-            self.fail(_AT_ONCE, RuntimeError("a loop cannot be ended by one of its own threads"))
+            self.board.fail(AT_ONCE, RuntimeError("a loop cannot be ended by one of its own threads"))
             return
         interrupted: BaseException | None = None
         try:
@@ -319,7 +278,7 @@ class _Run:
         except BaseException as interrupt:
             # Each thread ends with the task that it is in. A second interrupt in that time gives up on it.
             interrupted = interrupt
-            self.fail(_AT_ONCE, interrupt)
+            self.board.fail(AT_ONCE, interrupt)
             self._join()
         with self._on_main():
             self.streams.come_to_rest()
