@@ -34,6 +34,7 @@ The map, in the order in which a program passes through; imports point from late
     iterations   a Program written out for several iterations, one after another
     loop         what is issued for item after item, with waits that reach back
     plan_loop    Program -> Loop: the iterations planned as one, and the one that repeats
+    loop_waits   the waits that every iteration has: how far back, why, and what goes wrong without
     rings        what is odd about a loop's rings over iterations
     calls        how a task's operator is called
     returned     what it may give back; the built-in copy

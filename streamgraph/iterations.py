@@ -10,6 +10,8 @@ What it makes is an ordinary Program, so that hazards, waits and proofs need no 
     an input per item        made in each iteration by a pseudo-task: `item#3` on main for device tensors, `source#3` on the host for
                              host tensors, which may be refilled once `inflight` iterations have passed
     an output                taken by a pseudo-task once `inflight` iterations are under way: `result#3` on main, `deliver#3` on the host
+
+Where the caller is apart (`plan_loop.py`), `main` is the caller's stream and nothing else, and its host thread is a lane like any other.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from streamgraph.model import MAIN, Argument, Family, Kind, Output, Program, Task, Tensor
+from streamgraph.model import HOST, MAIN, Argument, Family, Kind, Output, Program, Task, Tensor
 
 ITEM, SOURCE, RESULT, DELIVER = "item", "source", "result", "deliver"
 PSEUDO = frozenset({ITEM, SOURCE, RESULT, DELIVER})
@@ -26,8 +28,7 @@ SEPARATOR = "#"  # no declared name holds one
 
 @dataclass(frozen=True, slots=True)
 class Unrolled:
-    """A program written out. `blocks` holds, per iteration, the names of what is issued in it, in order; the last one holds the rest
-    of the results."""
+    """A program written out. `blocks` has the names of each iteration's tasks, in order; the last one has the rest of the results."""
 
     program: Program
     blocks: tuple[tuple[str, ...], ...]
@@ -44,16 +45,19 @@ def split(name: str) -> tuple[str, int]:
     return (base, int(iteration)) if separator else (name, -1)
 
 
-def unroll(program: Program, order: tuple[str, ...], count: int, per_item: frozenset[str], inflight: int) -> Unrolled:
-    """The program for `count` iterations, tasks issued within each in `order`.
+def unroll(
+    program: Program, count: int, per_item: frozenset[str], inflight: int, main: str = MAIN, caller: str = HOST
+) -> Unrolled:
+    """The program for `count` iterations. Each has its tasks in the order of declaration, which is part of their meaning.
 
-    `per_item` names the inputs that each item brings; the others are bound for good.
+    `per_item` names the inputs that each item brings; the others are bound for good. `main` is the lane of tasks that are pinned to
+    `main`, `caller` the lane of the pseudo-tasks that the caller's host thread does.
     """
-    writer = _Unroller(program, count, per_item)
+    writer = _Unroller(program, count, per_item, main, caller)
     tasks: list[Task] = []
     blocks: list[tuple[str, ...]] = []
     for iteration in range(count):
-        block = [*writer.sources(iteration), *writer.tasks(order, iteration)]
+        block = [*writer.sources(iteration), *writer.tasks(iteration)]
         if iteration >= inflight - 1:
             block += writer.results(iteration - inflight + 1)
         tasks += block
@@ -67,8 +71,8 @@ def unroll(program: Program, order: tuple[str, ...], count: int, per_item: froze
 
 
 class _Unroller:
-    def __init__(self, program: Program, count: int, per_item: frozenset[str]) -> None:
-        self.program, self.per_item = program, per_item
+    def __init__(self, program: Program, count: int, per_item: frozenset[str], main: str, caller: str) -> None:
+        self.program, self.per_item, self.main, self.caller = program, per_item, main, caller
         self.rings = {member for family in program.families if family.slots is not None for member in family.members}
         self.bound = bound = frozenset(tensor.name for tensor in program.inputs) - per_item
         self.written: dict[str, tuple[frozenset[str], frozenset[str]]] = {}  # bound inputs written before and after each task
@@ -114,18 +118,18 @@ class _Unroller:
         """The pseudo-tasks that bring an item. The one on the host is always there: it paces the host, item by item."""
         device = [t.name for t in self.program.inputs if t.name in self.per_item and t.device != "cpu"]
         host = [t.name for t in self.program.inputs if t.name in self.per_item and t.device == "cpu"]
-        yield self._pseudo(SOURCE, iteration, writes=host, host=True)
+        yield self._pseudo(SOURCE, iteration, self.caller, writes=host)
         if device:
-            yield self._pseudo(ITEM, iteration, writes=device)
+            yield self._pseudo(ITEM, iteration, MAIN, writes=device)
 
-    def tasks(self, order: tuple[str, ...], iteration: int) -> Iterator[Task]:
+    def tasks(self, iteration: int) -> Iterator[Task]:
         """The program's own tasks. A bound input that a task writes is a value from there on, in this iteration only."""
-        for name in order:
-            task = self.program.tasks[self.program.index_of_task[name]]
-            before, after = self.written[name]
+        for task in self.program.tasks:
+            before, after = self.written[task.name]
             yield replace(
                 task,
-                name=at(name, iteration),
+                name=at(task.name, iteration),
+                stream=self.main if task.stream == MAIN else task.stream,
                 reads=self._renamed(task.reads, iteration, before),
                 updates=self._renamed(task.updates, iteration, before),
                 writes=self._renamed(task.writes, iteration, after),
@@ -151,16 +155,17 @@ class _Unroller:
         device = [name for output, name in held if self.program.tensor_named[output.tensor].device != "cpu"]
         host = [name for output, name in held if self.program.tensor_named[output.tensor].device == "cpu"]
         if device:
-            yield self._pseudo(RESULT, iteration, updates=device)
+            yield self._pseudo(RESULT, iteration, MAIN, updates=device)
         if host:
-            yield self._pseudo(DELIVER, iteration, updates=host, host=True)
+            yield self._pseudo(DELIVER, iteration, self.caller, updates=host)
 
     def _pseudo(
-        self, kind: str, iteration: int, *, writes: list[str] | None = None, updates: list[str] | None = None, host: bool = False
+        self, kind: str, iteration: int, lane: str, *, writes: list[str] | None = None, updates: list[str] | None = None
     ) -> Task:
+        host = lane == HOST
         made = tuple(Argument((at(name, iteration),)) for name in writes or ())
         taken = tuple(Argument((name,)) for name in dict.fromkeys(updates or ()))
-        return Task(at(kind, iteration), kind, (), made, taken, stream=None if host else MAIN, cost=0.0, host=host)
+        return Task(at(kind, iteration), kind, (), made, taken, stream=None if host else lane, cost=0.0, host=host)
 
 
 def _rings(program: Program, count: int, per_item: frozenset[str], inflight: int) -> Iterator[Family]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from streamgraph.iterations import DELIVER, PSEUDO, RESULT, at, split, unroll
+from streamgraph.iterations import DELIVER, RESULT, at, split, unroll
 from streamgraph.model import ENTRY, HOST, MAIN, Program
 from streamgraph.schedule import HostWait, Lane, Launch, Record, RecordStream, Release, Schedule, Step, Wait
 from streamgraph.storages import trace
@@ -54,7 +54,8 @@ class Loop:
     """What is issued for item 0, 1, ...: `prologue[i]`, then `steady` again and again. `lanes` as in a Schedule.
 
     `inflight`: how many items may be under way before the caller has taken the first result. `reach`: how many iterations back a wait or
-    release may look. `proved`: how many iterations the verifier has seen written out.
+    release may look. `proved`: how many iterations the verifier has seen written out. `main` is the lane of the tasks that a single run has
+    on `main`, `caller` that of the pseudo-tasks of the caller's host thread: `main` and `host` unless the caller is apart (`plan_loop.py`).
     """
 
     program: Program
@@ -65,6 +66,18 @@ class Loop:
     steady: tuple[Issue, ...]
     reach: int
     proved: int = 0
+    main: str = MAIN
+    caller: str = HOST
+
+    @property
+    def host_lanes(self) -> frozenset[str]:
+        """The lanes that are host threads and no streams: of host tasks, and of the caller."""
+        return frozenset((HOST, self.caller))
+
+    @property
+    def host_events(self) -> frozenset[str]:
+        """The tasks whose events are recorded by host threads."""
+        return frozenset(issue.task for issue in self.steady if issue.lane in self.host_lanes)
 
     def block(self, iteration: int) -> tuple[Issue, ...]:
         """What is issued for one iteration."""
@@ -78,8 +91,7 @@ class Loop:
 
     def schedule(self, count: int) -> Schedule:
         """The loop for `count` items as one flat Schedule of the program written out, to look at, to draw and to verify."""
-        order = tuple(issue.task for issue in self.steady if issue.task not in PSEUDO)
-        written = unroll(self.program, order, count, self.per_item, self.inflight)
+        written = unroll(self.program, count, self.per_item, self.inflight, self.main, self.caller)
         return Schedule(written.program, self.lanes, tuple(_WrittenOut(self, written.program, written.blocks[-1]).steps(count)))
 
     def own(self, task: str, iteration: int) -> int:
@@ -167,12 +179,7 @@ class _WrittenOut:
         ends = [(lane, self.last[lane]) for lane in (MAIN, *sides)]
         for _, event in ends:
             yield HostWait(event)
-        for name in self.rest:
-            if split(name)[0] == DELIVER:
-                yield from self.launch(name, HOST)
-        if HOST in self.last:
-            yield from self.record(HOST)
-            ends.append((HOST, self.last[HOST]))
+        yield from self.deliver(ends)
         for lane in dict.fromkeys(self.owner(label) for label in self.alive):
             for other, event in ends:
                 if lane not in (MAIN, HOST, other):
@@ -181,6 +188,28 @@ class _WrittenOut:
             yield Wait(self.last[HOST], MAIN)
         for label in self.alive:
             yield Release(label, self.owner(label))
+
+    def deliver(self, ends: list[tuple[str, str]]) -> Iterator[Step]:
+        """The caller takes what is left in host memory, once every lane is at its end."""
+        caller = self.loop.caller
+        rest = [name for name in self.rest if split(name)[0] == DELIVER]
+        if caller == HOST:
+            for name in rest:
+                yield from self.launch(name, HOST)
+        elif rest:
+            if HOST in self.last:
+                yield from self.record(HOST)
+            for lane, event in (*ends, (HOST, self.last.get(HOST, ""))):
+                if lane != caller and event:
+                    yield Wait(event, caller)
+            for name in rest:
+                yield from self.launch(name, caller)
+            yield from self.record(caller)
+            yield HostWait(self.last[caller])
+            yield Wait(self.last[caller], MAIN)
+        if HOST in self.last:
+            yield from self.record(HOST)
+            ends.append((HOST, self.last[HOST]))
 
 
 def _label(value: str, iteration: int) -> str:

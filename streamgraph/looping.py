@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamgraph.binding import bind
 from streamgraph.errors import BindingError, Problem, RunnerError
 from streamgraph.model import Program
 from streamgraph.plan_loop import plan_loop
+from streamgraph.rebind import Binder
 from streamgraph.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -49,10 +49,11 @@ def bound_items(
     Raises:
         BindingError: what is wrong with an item, by its number.
     """
+    binder = Binder(program, bound, location, written)
     for number, item in enumerate(items):
         given = tensors_of(program, item, names, number)
         try:
-            tensors = bind(program, given, location, bound=bound, written=written)
+            tensors = binder(given)
         except BindingError as error:
             told = [Problem(p.code, f"item {number}: {p.message}", p.location, p.help, p.related) for p in error.problems]
             raise BindingError(*told) from None
@@ -82,6 +83,7 @@ class Looper:
         from streamgraph.executors.annotate import as_asked
         from streamgraph.executors.compiled import CompiledExecutor
         from streamgraph.executors.device import HostDevice
+        from streamgraph.executors.graph import GraphExecutor
         from streamgraph.executors.lanes import LanesExecutor
         from streamgraph.executors.lanes_pipeline import LanesPipeline
         from streamgraph.executors.pipeline import Pipeline
@@ -91,21 +93,27 @@ class Looper:
         key = (per_item, inflight)
         if key in self._made:
             return self._made[key]
-        program = self.schedule.program
-        loop = plan_loop(program, per_item, inflight=inflight, **planner_options(self.schedule))
-        if isinstance(self.executor, SequentialExecutor):
+        program, executor = self.schedule.program, self.executor
+        lanes = isinstance(executor, LanesExecutor)
+        apart: dict[str, Any] = {}
+        if isinstance(executor, GraphExecutor):
+            apart = {"apart": False, "copied": True}  # lanes that are captured are never the caller's
+        elif isinstance(executor, LanesExecutor) and not isinstance(executor.device, HostDevice):
+            apart = {"apart": True}  # a thread that issues to the caller's own stream would do so while the caller does
+        loop = plan_loop(program, per_item, inflight=inflight, **apart, **planner_options(self.schedule))
+        if isinstance(executor, SequentialExecutor):
             return None
-        if not isinstance(self.executor, LanesExecutor | CompiledExecutor):
+        if not isinstance(executor, LanesExecutor | CompiledExecutor):
             message = f"the executor of the runner of '{program.name}' has no loops"
             remedy = "compile with executor='eager' or 'lanes', or call the runner in a plain loop"
             raise RunnerError(Problem("SG615", message, None, remedy))
         operators = as_asked(resolve(program, self.ops, str(self.location), self.schedule.accesses), self.location)
         made: Pipeline | LanesPipeline
-        if isinstance(self.executor, LanesExecutor) and isinstance(self.executor.device, HostDevice):
-            made = LanesPipeline(loop, operators, self.executor.memory)
+        calls = executor.lanes.streams if isinstance(executor, LanesExecutor) else executor.streams
+        if lanes or any(task.host for task in program.tasks):
+            made = LanesPipeline(loop, operators, executor.memory, device=executor.device, calls=calls, one_issuer=not lanes)
         else:
-            calls = self.executor.lanes.streams if isinstance(self.executor, LanesExecutor) else self.executor.streams
-            made = Pipeline(loop, operators, self.executor.device, self.executor.memory, calls)
+            made = Pipeline(loop, operators, executor.device, executor.memory, calls)
         self._made[key] = made
         return made
 
@@ -121,8 +129,14 @@ class Looper:
             for item in tensors:
                 yield self.executor.run({**bound, **item}).outputs
 
+    def runs_on(self, thread: int) -> bool:
+        """Whether that thread, by its ident, is one that a loop made for its tasks."""
+        from streamgraph.executors.lanes_pipeline import LanesPipeline
+
+        return any(isinstance(made, LanesPipeline) and made.runs_on(thread) for made in self._made.values())
+
     def close(self) -> None:
-        """Drop the memory of all loops. None may be under way."""
+        """Drop the streams of all loops. None may be under way."""
         for pipeline in self._made.values():
             pipeline.close()
         self._made.clear()

@@ -4,28 +4,33 @@ The program is planned once, written out for a few iterations (`iterations.py`) 
 what an iteration waits for depends on the past alone; once its waits, records and releases, counted from the iteration itself, have been
 the same for as many iterations as any of them reaches back, they stay the same: the clocks that decide them have moved on by one iteration
 and nothing else. The verifier then sees the loop written out, past the point from which it repeats and as far again as it reaches.
+
+**The caller apart.** Where items bring device tensors, or the program has host tasks, the caller's stream and thread are lanes that hold
+the caller's own work and nothing else; what a single run has on `main` gets a stream of the loop's own. An item's tensors are then taken
+behind what the caller has queued, not behind what the loop has; and pulling items, host tasks and issuing work can each have a thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamgraph.errors import Problem, SpecError
 from streamgraph.hazards import build_graph, find_hazards
-from streamgraph.iterations import PSEUDO, RESULT, Unrolled, split, unroll
+from streamgraph.iterations import DELIVER, ITEM, RESULT, SOURCE, Unrolled, at, split, unroll
 from streamgraph.loop import Back, Issue, Loop
-from streamgraph.model import ENTRY, HOST, Program, Stream
+from streamgraph.model import ENTRY, HOST, MAIN, Program, Stream
 from streamgraph.passes.assign import Assignment
 from streamgraph.passes.lifetime import Lifetimes, place_releases
 from streamgraph.passes.sync import Synchronization, synchronize
 from streamgraph.plan import Spec, as_program, plan
-from streamgraph.schedule import Lane
+from streamgraph.schedule import Lane, Schedule
 from streamgraph.storages import Accesses, Storage, trace
 from streamgraph.verify import ensure
 
 UPLOADS, DOWNLOADS = "h2d", "d2h"  # lanes of free copies: each direction has an engine of its own
+OWN_MAIN, CALLER = "loop", "caller"  # lanes of a loop with the caller apart: of what single runs have on main, and the caller's thread
 LONGEST = 256  # iterations written out, at least, before a loop is given up as one that never repeats
 
 
@@ -35,6 +40,8 @@ def plan_loop(
     *,
     inflight: int | None = None,
     params: Mapping[str, Any] | None = None,
+    apart: bool | None = None,
+    copied: bool = False,
     **options: Any,
 ) -> Loop:
     """The loop of a spec, proved on as many iterations as it needs to repeat and then as many again.
@@ -43,6 +50,9 @@ def plan_loop(
         spec: as for `plan`.
         per_item: the inputs that each item brings; by default all of them.
         inflight: how many items may be under way; by default the largest number of slots of a ring over iterations, at least 2.
+        apart: whether the caller's stream and thread are lanes of their own; by default where that helps: items bring device tensors, or
+            the program has host tasks.
+        copied: results are copied for the caller, so that their memory needs no bound.
         params, options: as for `plan`.
 
     Raises:
@@ -55,11 +65,13 @@ def plan_loop(
         raise SpecError(Problem("SG105", f"inflight is {inflight!r}", None, "inflight must be a whole number from 1"))
     items = frozenset(tensor.name for tensor in program.inputs) if per_item is None else per_item
     single = plan(_with_copy_lanes(program), **options)
-    lanes = (*(lane for lane in single.lanes if not lane.is_host), Lane(HOST))
+    on_device = any(tensor.name in items and tensor.device != "cpu" for tensor in program.inputs)
+    host_tasks = any(task.host for task in program.tasks)
+    lanes = _lanes(single, (on_device or host_tasks) if apart is None else apart, host_tasks)
     # A ring as deep as `inflight` fills once, repeats for as long as it reaches, and its last blocks do not count (`_folded`).
     count = 4 * depth + 4
     longest = max(LONGEST, 16 * depth)
-    while (loop := _planned(program, single.lane_of, lanes, items, depth, count)) is None:
+    while (loop := _planned(program, single.lane_of, lanes, items, depth, count, copied)) is None:
         count *= 2
         assert count <= longest, "bug in streamgraph: a loop that does not repeat"
     proved = len(loop.prologue) + 2 * (loop.reach + 1) + depth
@@ -81,30 +93,65 @@ def _with_copy_lanes(program: Program) -> Program:
     return replace(program, tasks=tuple(tasks), streams=program.streams + added)
 
 
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """The lanes of a loop; which of them stands in for `main`, and on which the caller's host thread is."""
+
+    all: tuple[Lane, ...]
+    main: str
+    caller: str
+
+
+def _lanes(single: Schedule, apart: bool, host_tasks: bool) -> _Lanes:
+    main, *sides = (lane for lane in single.lanes if not lane.is_host)
+    if not apart:
+        return _Lanes((main, *sides, Lane(HOST)), MAIN, HOST)
+    taken = {lane.name for lane in sides}
+    own, caller = (_unused(name, taken) for name in (OWN_MAIN, CALLER))
+    if not host_tasks:
+        return _Lanes((main, Lane(own), *sides, Lane(HOST)), own, HOST)
+    return _Lanes((main, Lane(own), *sides, Lane(caller), Lane(HOST)), own, caller)
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
 def _planned(
-    program: Program, lane_of: Mapping[str, str], lanes: tuple[Lane, ...], items: frozenset[str], inflight: int, count: int
+    program: Program, lane_of: Mapping[str, str], lanes: _Lanes, items: frozenset[str], inflight: int, count: int, copied: bool
 ) -> Loop | None:
     """The loop as `count` iterations show it, its tasks on these lanes and in this order; None if they do not repeat yet."""
-    written = unroll(program, tuple(lane_of), count, items, inflight)
+    written = _issued(unroll(program, count, items, inflight, lanes.main, lanes.caller), tuple(lane_of))
     made = written.program
     accesses = trace(made)[0]
     graph = build_graph(made, find_hazards(made, accesses))
-    index = {lane.name: number for number, lane in enumerate(lanes)}
-    host = len(lanes) - 1
-    placed = tuple(
-        host if task.host else 0 if split(task.name)[0] in PSEUDO else index[lane_of[split(task.name)[0]]] for task in made.tasks
-    )
+    index = {lane.name: number for number, lane in enumerate(lanes.all)}
+    of_task = {ITEM: MAIN, RESULT: MAIN, SOURCE: lanes.caller, DELIVER: lanes.caller}
+    of_task |= {task: lanes.main if lane == MAIN else lane for task, lane in lane_of.items()}
+    placed = tuple(index[of_task[split(task.name)[0]]] for task in made.tasks)
+    order = tuple(made.index_of_task[name] for block in written.blocks for name in block)
+    place = {task: number for number, task in enumerate(order)}
+    assert all(place[earlier] < place[later] for earlier, later in graph.edges), "bug in streamgraph: an iteration overtakes itself"
     zeros = (0.0,) * len(made.tasks)
-    assignment = Assignment(tuple(range(len(made.tasks))), placed, lanes, zeros, zeros)
-    assert all(earlier < later for earlier, later in graph.edges), "bug in streamgraph: an iteration overtakes itself"
+    assignment = Assignment(order, placed, lanes.all, zeros, zeros)
     sync = synchronize(assignment, graph, accesses)
     lifetimes = place_releases(assignment, accesses, sync, "default")
     edges = _held_too_long(written, assignment, accesses, lifetimes, inflight)
+    edges += () if copied else _handed_out(written, accesses, lifetimes, inflight)
     if edges:
         sync = synchronize(assignment, graph, accesses, edges)
         lifetimes = place_releases(assignment, accesses, sync, "default")
     blocks = _relative(written, assignment, accesses, sync, lifetimes)
     return _folded(program, items, inflight, lanes, blocks)
+
+
+def _issued(written: Unrolled, order: tuple[str, ...]) -> Unrolled:
+    """The program written out, each block in the order in which a single run issues its tasks: sources first, results last."""
+    rank = {task: number for number, task in enumerate(order)} | {SOURCE: -1, ITEM: -1}
+    blocks = tuple(tuple(sorted(block, key=lambda name: rank.get(split(name)[0], len(order)))) for block in written.blocks)
+    return replace(written, blocks=blocks)
 
 
 def _held_too_long(
@@ -113,13 +160,14 @@ def _held_too_long(
     """Waits (earlier, later, storage) for values that no wait of the loop lets go within `inflight` iterations, so that memory does not
     grow with their number: the owner's lane waits for the last uses before it begins the iteration that is `inflight` later."""
     block_of = {name: number for number, block in enumerate(written.blocks) for name in block}
-    tasks = written.program.tasks
+    tasks, order = written.program.tasks, assignment.order
     host = len(assignment.lanes) - 1
     first: dict[tuple[int, int], int] = {}  # (lane, block) -> position of its first task
     last_use: list[dict[int, int]] = [{} for _ in accesses.storages]
-    for position, (task, lane) in enumerate(zip(tasks, assignment.lane_of, strict=True), 1):
-        first.setdefault((lane, block_of[task.name]), position)
-        for access in accesses.of_task[position - 1]:
+    for position, task in enumerate(order, 1):
+        lane = assignment.lane_of[task]
+        first.setdefault((lane, block_of[tasks[task].name]), position)
+        for access in accesses.of_task[task]:
             last_use[access.storage][lane] = position
     found: list[tuple[int, int, int]] = []
     for drop in lifetimes.drops:
@@ -127,10 +175,28 @@ def _held_too_long(
         assert storage.producer is not None
         owner = host if storage.host else assignment.lane_of[storage.producer]
         limit = block_of[tasks[storage.producer].name] + inflight
-        late = drop.previous or drop.node > len(tasks) or block_of[tasks[drop.node - 1].name] > limit
+        late = drop.previous or drop.node > len(tasks) or block_of[tasks[order[drop.node - 1]].name] > limit
         if late and (owner, limit) in first:
             then = first[owner, limit]
             found += [(use, then, drop.storage) for lane, use in last_use[drop.storage].items() if lane != owner and use < then]
+    return tuple(found)
+
+
+def _handed_out(
+    written: Unrolled, accesses: Accesses, lifetimes: Lifetimes, inflight: int
+) -> tuple[tuple[int, int, int], ...]:
+    """Waits (earlier, later, storage) that bound what the caller is given by `record_stream`: such memory is free again only when the
+    device has come to that, so a host that runs ahead would ask for more and more. An item is pulled when the outputs of the iteration
+    `inflight + 1` before it exist.
+    """
+    block_of = {name: number for number, block in enumerate(written.blocks) for name in block}
+    issued = [name for block in written.blocks for name in block]
+    position = {name: place for place, name in enumerate(issued, 1)}
+    found: list[tuple[int, int, int]] = []
+    for storage, producer in lifetimes.to_caller:
+        source = at(SOURCE, block_of[issued[producer - 1]] + inflight + 1)
+        if source in position:
+            found.append((producer, position[source], storage))
     return tuple(found)
 
 
@@ -138,8 +204,8 @@ def _relative(
     written: Unrolled, assignment: Assignment, accesses: Accesses, sync: Synchronization, lifetimes: Lifetimes
 ) -> list[tuple[Issue, ...]]:
     """What each block issues, with every reference counted back from the block."""
-    tasks = written.program.tasks
-    waited = {earlier for waits in sync.waits[: len(tasks) + 1] for earlier in waits}
+    issued = [name for block in written.blocks for name in block]
+    waited = {earlier for waits in sync.waits[: len(issued) + 1] for earlier in waits}
     before: dict[int, list[Storage]] = {}
     after: dict[int, list[Storage]] = {}
     for drop in lifetimes.drops:
@@ -155,10 +221,10 @@ def _relative(
         for name in names:
             position += 1
             base, own = split(name)
-            waits = [Back(ENTRY, 0) if node == 0 else _back(tasks[node - 1].name, number) for node in sync.waits[position]]
+            waits = [Back(ENTRY, 0) if node == 0 else _back(issued[node - 1], number) for node in sync.waits[position]]
             issues.append(
                 Issue(
-                    base, assignment.lanes[assignment.lane_of[position - 1]].name, tuple(waits),
+                    base, assignment.lanes[sync.lane_of[position]].name, tuple(waits),
                     tuple(_value(storage, number) for storage in before.get(position, ())), position in waited,
                     tuple(_value(storage, number) for storage in after.get(position, ())),
                     tuple(handed.get(own, ())) if base == RESULT else (),
@@ -182,7 +248,7 @@ def _value(storage: Storage, block: int) -> Back:
 
 
 def _folded(
-    program: Program, items: frozenset[str], inflight: int, lanes: tuple[Lane, ...], blocks: list[tuple[Issue, ...]]
+    program: Program, items: frozenset[str], inflight: int, lanes: _Lanes, blocks: list[tuple[Issue, ...]]
 ) -> Loop | None:
     """The blocks as a prologue and one that repeats; None if it has not repeated for as long as its references reach.
 
@@ -198,4 +264,6 @@ def _folded(
         start -= 1
     if end - start < reach + 1:
         return None
-    return Loop(program, items, inflight, lanes, tuple(blocks[:start]), blocks[end], reach)
+    return Loop(
+        program, items, inflight, lanes.all, tuple(blocks[:start]), blocks[end], reach, main=lanes.main, caller=lanes.caller
+    )

@@ -82,14 +82,18 @@ class Binder:
             return False
         if tensor.layout != self._strided or tensor.is_quantized:
             return False
-        known = self._pinned.get(name) if pinned else None
-        return not pinned or (known is not None and known() is tensor)
+        if not pinned:
+            return True
+        known = self._pinned.get(name)
+        if known is not None and known() is tensor:
+            return True
+        if not tensor.is_pinned():
+            return False
+        self._pinned[name] = weakref.ref(tensor)
+        return True
 
     def _bind(self, given: Given) -> dict[str, torch.Tensor]:
         tensors = bind(self.program, given, self.device, bound=self.bound, written=self.written)
-        for name, wanted in self._wanted.items():
-            if wanted[3]:
-                self._pinned[name] = weakref.ref(tensors[name])
         if self.written:
             fresh = [(name, tensors[name]) for name in given if name in tensors]
             self._seen_apart = {name: (weakref.ref(tensor), tensor.data_ptr(), tensor.shape) for name, tensor in fresh}

@@ -321,7 +321,8 @@ class Runner:
             RunnerError: SG605 from inside one of the runner's own tasks.
         """
         own = threading.get_ident()
-        if self._on_thread == own or (self._on_thread is not None and self._executor is not None and self._executor.runs_on(own)):
+        makers = [maker for maker in (self._executor, self._looper) if maker is not None]
+        if self._on_thread == own or (self._on_thread is not None and any(maker.runs_on(own) for maker in makers)):
             message = f"the runner of '{self.schedule.program.name}' cannot be closed by one of its own tasks"
             raise RunnerError(Problem("SG605", message, None, "close it after the call has returned"))
         mapped = self._mapping() if self._mapping is not None else None

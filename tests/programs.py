@@ -8,12 +8,13 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from streamgraph.builder import Graph
 from streamgraph.errors import SpecError
 from streamgraph.hazards import ensure_acyclic, task_graph
-from streamgraph.model import Kind, Program, Task
+from streamgraph.model import Argument, Family, Kind, Program, Task
 
 SIZE = 8
 PRIME = 8191  # results stay small enough to be exact in f32
@@ -110,6 +111,25 @@ def _some(choose: Choose, names: Iterable[str], most: int) -> list[str]:
 def seeded(seed: int, tasks: int = 8, lanes: int = 3, **options: bool) -> Program:
     """The random program of a seed, the same on every machine."""
     return random_program(random.Random(seed).randrange, tasks, lanes, **options)
+
+
+def turning(of: Program, seed: int) -> Program:
+    """The program with some of its buffers as rings over iterations, of one to four slots, each filled by a first task of its own."""
+    draws = random.Random(seed)
+    in_family = {member for family in of.families for member in family.members}
+    tasks: list[Task] = []
+    rings: list[Family] = []
+    for tensor in of.tensors:
+        if tensor.kind is Kind.BUFFER and tensor.name not in in_family and draws.random() < 0.7:
+            host = tensor.device == "cpu"
+            tasks.append(
+                Task(
+                    f"fill.{tensor.name}", "mix", (Argument(("hx" if host else "x",)),), (Argument((tensor.name,)),), host=host,
+                    stream=None if host else draws.choice([None, "main", "lane0"]), cost=5.0,
+                )
+            )  # fmt: skip
+            rings.append(Family(tensor.name, (), (tensor.name,), 1 + draws.randrange(4), "iteration"))
+    return replace(of, tasks=(*tasks, *of.tasks), families=(*of.families, *rings))
 
 
 def mix_for(program: Program, device: str = "cpu") -> Callable[[Task], Callable[..., Any]]:

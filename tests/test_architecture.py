@@ -37,6 +37,7 @@ LAYERS = (
     "difference iterations",
     "loop",
     "plan_loop",
+    "loop_waits",
     "rings",
     "calls",
     "returned",

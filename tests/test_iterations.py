@@ -23,9 +23,11 @@ from streamgraph.errors import BindingError, RunnerError, SpecError
 from streamgraph.loop import Loop
 from streamgraph.plan_loop import plan_loop
 from streamgraph.render import FORMATS, bands, render
+from streamgraph.render.memory import curve, lives
 from streamgraph.rings import ring_warnings
 from streamgraph.schedule import Launch, Release, Schedule
 from streamgraph.simulate import simulate
+from streamgraph.verify import verify
 from tests.programs import mix_for, seeded
 from tests.running import inputs_of, same
 
@@ -440,3 +442,65 @@ def test_a_last_batch_that_is_short_is_named_by_its_number() -> None:
             list(loop)
     with trainer() as runner, pytest.raises(BindingError, match="item 2: "):
         list(runner.map(batch for batch in [*DataLoader(Pairs(), batch_size=4)][:2] + [*DataLoader(Pairs(), batch_size=3)][:1]))
+
+
+# --- layers -------------------------------------------------------------------------------------------------------------------------
+
+
+def layers(count: int) -> sg.Graph:
+    """Weights from pinned memory through a ring of two slots, one layer after another: the form of `prefetch`."""
+    graph = sg.Graph("layers")
+    h = graph.input("x", "f32[64]")
+    graph.value("h", "f32[64]")
+    host = graph.input("host", "f32[64]", each={"layer": count}, device="cpu", pinned=True)
+    ring = graph.buffer("ring", "f32[64]", each={"layer": count}, slots=2, over="layer")
+    for layer in range(count):
+        graph.copy(f"load@{layer}", host[layer], ring[layer], stream="copy")
+        h = graph.task(f"mm@{layer}", "mm", reads=[h, ring[layer]], writes="h", stream="main")
+    graph.output(h)
+    return graph
+
+
+def test_sixty_four_layers_hold_no_more_device_memory_than_four() -> None:
+    """By the simulator's accounting: what is alive when. Two slots, the input, and a value that is made while the one before is read."""
+    peaks = []
+    for count in (4, 64):
+        schedule = sg.plan(layers(count))
+        peaks.append(curve(lives(schedule, simulate(schedule)), host=False).peak[1])
+    # The output lives to the end, and it is the last value.
+    assert peaks == [5 * 256, 5 * 256]
+
+
+@pytest.mark.parametrize("per_item", [frozenset(), frozenset({"x"})])
+def test_iterations_of_sixty_four_layers_hold_no_more_values_than_of_four(per_item: frozenset[str]) -> None:
+    found = {most_alive(plan_loop(layers(count), per_item).schedule(rounds)) for count in (4, 64) for rounds in (4, 12)}
+    assert len(found) == 1
+
+
+# --- overlap ------------------------------------------------------------------------------------------------------------------------
+
+
+def nearest(loop: Loop, earlier: str, later: str) -> int:
+    """How many iterations back the nearest wait of `later` for `earlier` looks, in the steady state."""
+    return min(back.by for issue in loop.steady if issue.task == later for back in issue.waits if back.name == earlier)
+
+
+def period(loop: Loop) -> float:
+    return (simulate(loop.schedule(20)).makespan - simulate(loop.schedule(10)).makespan) / 10
+
+
+def test_buckets_that_are_serialised_are_safe_and_fail_the_metric() -> None:
+    """DeepSpeed#5545 the other way round: a wait for the reduction just before makes nothing wrong, and loses all overlap."""
+    loop = plan_loop(PINGPONG, frozenset())
+    steady = tuple(
+        replace(issue, waits=tuple(replace(back, by=1) if back.name == "red" else back for back in issue.waits))
+        if issue.task == "bw" else issue
+        for issue in loop.steady
+    )  # fmt: skip
+    serialised = replace(loop, steady=steady)
+    assert nearest(loop, "red", "bw") == 2
+    assert nearest(serialised, "red", "bw") == 1
+    for each in (loop, serialised):
+        assert verify(each.schedule(loop.proved)) == ()
+    assert period(loop) < 1.1 * 300  # the backward pass; its reduction hides behind the next one
+    assert period(serialised) > 1.7 * period(loop)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import re
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -201,3 +203,235 @@ def test_the_documentation_runs(capsys: pytest.CaptureFixture[str], monkeypatch:
     for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         exec(compile(block, "iterations.md", "exec"), names)
     assert "# every later iteration" in capsys.readouterr().out
+
+
+# --- host tasks on a thread of their own --------------------------------------------------------------------------------------------
+
+EXECUTORS = ["lanes", "eager"]
+
+
+def copied(raw: torch.Tensor, out: torch.Tensor) -> None:
+    out.copy_(raw)
+
+
+def decoded(executor: str, decode: object, work: object = None, after: object = None, **options: object) -> sg.Runner:
+    """Decode on the host into pinned staging, upload, work; with `after`, download and one more host task."""
+    graph = sg.Graph("decoded")
+    raw = graph.input("raw", "i64[8]", device="cpu")
+    staged = graph.buffer("staged", "i64[8]", device="cpu", pinned=True, slots=2)
+    frame = graph.buffer("frame", "i64[8]", slots=2)
+    graph.value("back", "i64[8]", device="cpu", pinned=True)
+    graph.task("decode", decode, reads=raw, writes=staged, host=True)
+    graph.copy("upload", staged, frame)
+    graph.output(graph.task("work", work or (lambda frame: frame * 2), reads=frame, writes="done"))
+    if after is not None:
+        graph.copy("download", "done", "back")
+        graph.task("after", after, reads="back", host=True)
+    return sg.compile(graph, device="cpu", executor=executor, **options)  # type: ignore[arg-type]
+
+
+def doubled(count: int) -> list[list[int]]:
+    return [(2 * packet).tolist() for packet in packets(count)]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_item_is_decoded_while_the_caller_has_a_result(executor: str) -> None:
+    """Decoding item i + 1 does not end before the loop body has result i; on the caller's own thread it never would."""
+    count = 6
+    given = [threading.Event() for _ in range(count)]
+
+    def decode(raw: torch.Tensor, out: torch.Tensor) -> None:
+        number = int(raw[0]) // 10
+        assert number == 0 or given[number - 1].wait(20), "the caller had to wait for an item to be decoded"
+        out.copy_(raw)
+
+    with decoded(executor, decode) as runner:
+        found = []
+        for number, result in enumerate(runner.map(packets(count), inflight=2)):
+            given[number].set()
+            found.append(result["done"].tolist())
+    assert found == doubled(count)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_work_is_issued_while_a_host_task_runs_that_it_does_not_need(executor: str) -> None:
+    issued = [threading.Event() for _ in range(5)]
+
+    def work(frame: torch.Tensor) -> torch.Tensor:
+        issued[int(frame[0]) // 10].set()
+        return frame * 2
+
+    graph = sg.Graph("ahead")
+    packet = graph.input("packet", "i64[8]", device="cpu", pinned=True)
+    graph.value("back", "i64[8]", device="cpu", pinned=True)
+    graph.copy("upload", packet, "frame")
+    graph.output(graph.task("work", work, reads="frame", writes="done"))
+    graph.copy("download", "done", "back")
+
+    def check(back: torch.Tensor) -> None:
+        number = int(back[0]) // 20
+        assert number == 4 or issued[number + 1].wait(20), "the next item's work waits for a host task that it does not need"
+
+    graph.task("check", check, reads="back", host=True)
+    with sg.compile(graph, device="cpu", executor=executor) as runner:  # type: ignore[arg-type]
+        assert [result["done"].tolist() for result in runner.map(packets(5), inflight=2)] == doubled(5)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_host_tasks_run_in_order_on_one_thread_that_is_not_the_callers(executor: str) -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    def decode(raw: torch.Tensor, out: torch.Tensor) -> None:
+        seen.append(("decode", int(raw[0]) // 10, threading.get_ident()))
+        out.copy_(raw)
+
+    with decoded(executor, decode, after=lambda back: seen.append(("after", int(back[0]) // 20, threading.get_ident()))) as runner:
+        assert [result["done"].tolist() for result in runner.map(packets(6), inflight=3)] == doubled(6)
+    assert [entry[:2] for entry in seen] == [(name, number) for number in range(6) for name in ("decode", "after")]
+    assert len({entry[2] for entry in seen}) == 1
+    assert seen[0][2] != threading.get_ident()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("place", ["decode", "work", "after"])
+def test_an_error_on_any_thread_names_the_item_and_nothing_wrong_is_given(executor: str, place: str) -> None:
+    def failing(name: str, action: object) -> object:
+        def call(*arguments: torch.Tensor, **keywords: torch.Tensor) -> object:
+            if name == place and int(arguments[0][0]) // (20 if name == "after" else 10) == 3:
+                raise ValueError("no signal")
+            return action(*arguments, **keywords)  # type: ignore[operator]
+
+        return call
+
+    actions = {"decode": copied, "work": lambda frame: frame * 2, "after": lambda back: None}
+    before = threading.active_count()
+    with decoded(executor, *(failing(name, action) for name, action in actions.items())) as runner:
+        given = []
+        with pytest.raises(TaskError, match=f"item 3: task '{place}'.*no signal") as caught:
+            given.extend(result["done"].tolist() for result in runner.map(packets(9), inflight=2))
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert given == doubled(9)[: len(given)]
+        assert len(given) <= 3
+        assert [result["done"].tolist() for result in runner.map(packets(2))] == doubled(2)
+    assert threading.active_count() <= before
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_earlier_items_error_wins_over_the_sources(executor: str) -> None:
+    reached = threading.Event()
+
+    def decode(raw: torch.Tensor, out: torch.Tensor) -> None:
+        if int(raw[0]) == 10:
+            reached.wait(20)
+            raise ValueError("no signal")
+        out.copy_(raw)
+
+    def source() -> Iterator[torch.Tensor]:
+        yield from packets(3)[:2]
+        reached.set()
+        raise OSError("camera unplugged")
+
+    with decoded(executor, decode) as runner, pytest.raises(TaskError, match="item 1: task 'decode'"):
+        list(runner.map(source(), inflight=3))
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_closing_early_finishes_what_has_begun_and_ends_the_threads(executor: str) -> None:
+    done: list[int] = []
+    before = threading.active_count()
+    with decoded(executor, copied, after=lambda back: done.append(int(back[0]) // 20)) as runner:
+        alive = threading.active_count()
+        loop = runner.map(packets(50), inflight=3)
+        next(loop)
+        loop.close()  # type: ignore[attr-defined]
+        assert done == [0, 1, 2]
+        assert threading.active_count() == alive
+        assert [result["done"].tolist() for result in runner.map(packets(3))] == doubled(3)
+    assert threading.active_count() <= before
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_host_tasks_have_the_callers_modes(executor: str) -> None:
+    seen: list[tuple[bool, bool, bool, torch.dtype, int]] = []
+
+    def decode(raw: torch.Tensor, out: torch.Tensor) -> None:
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+        seen.append((*modes, torch.get_autocast_dtype("cpu"), torch.get_num_threads()))
+        out.copy_(raw)
+
+    with decoded(executor, decode) as runner:
+        with torch.inference_mode(), torch.autocast("cpu", torch.float16):
+            list(runner.map(packets(2)))
+        list(runner.map(packets(1)))
+    threads = torch.get_num_threads()
+    assert seen[:2] == [(False, True, True, torch.float16, threads)] * 2
+    assert seen[2][:3] == (False, False, False)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_interrupt_stops_every_thread_and_the_runner_can_go_on(executor: str) -> None:
+    before = threading.active_count()
+
+    def decode(raw: torch.Tensor, out: torch.Tensor) -> None:
+        if int(raw[0]) == 20:
+            signal.raise_signal(signal.SIGINT)  # Python hands it to the main thread, which is waiting for a result
+            time.sleep(0.05)
+        out.copy_(raw)
+
+    with decoded(executor, decode) as runner:
+        with pytest.raises(KeyboardInterrupt):
+            list(runner.map(packets(40), inflight=3))
+        assert [result["done"].tolist() for result in runner.map(packets(2))] == doubled(2)
+    assert threading.active_count() <= before
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_host_task_cannot_close_its_own_runner(executor: str) -> None:
+    runners: list[sg.Runner] = []
+
+    def decode(raw: torch.Tensor, out: torch.Tensor) -> None:
+        runners[0].close()
+
+    with decoded(executor, decode) as runner:
+        runners.append(runner)
+        with pytest.raises(TaskError, match="cannot be closed by one of its own tasks"):
+            list(runner.map(packets(2)))
+
+
+# --- memory -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_loops_and_calls_share_the_memory_of_rings_and_a_loop_adds_only_further_slots() -> None:
+    with frames("eager", slots=4) as runner:
+        memory = runner._executor.memory  # type: ignore[union-attr]
+        list(runner.map(packets(6)))
+        alone = {tensor.data_ptr() for _, tensor in memory.buffers()}
+        loop = {tensor.data_ptr() for tensor in memory.ring(tuple(_slots(runner)), 4)}
+        assert len(loop) == 4
+        assert len(loop - alone) == 3  # a single run has one slot of the ring, and the loop uses it
+        list(runner.map(packets(6), inflight=2))
+        runner(packet=packets(1)[0])
+        assert {tensor.data_ptr() for tensor in memory.ring(tuple(_slots(runner)), 4)} == loop
+        assert {tensor.data_ptr() for _, tensor in memory.buffers()} == alone
+
+
+def _slots(runner: sg.Runner) -> Iterator[int]:
+    return (number for number, storage in enumerate(runner.schedule.accesses.storages) if storage.members[0] == "frame")
+
+
+def test_a_ring_over_a_key_takes_no_memory_twice() -> None:
+    graph = sg.Graph("layers")
+    host = graph.input("host", "f32[16]", each={"layer": 5}, device="cpu", pinned=True)
+    ring = graph.buffer("ring", "f32[16]", each={"layer": 5}, slots=2, over="layer")
+    total = graph.buffer("total", "f32[16]")
+    for layer in range(5):
+        graph.copy(f"load@{layer}", host[layer], ring[layer], stream="copy")
+        graph.task(f"add@{layer}", lambda total, ring: total.add_(ring), updates=total, reads=ring[layer], stream="main")
+    graph.copy("report", total, "sum")
+    graph.output("sum")
+    with sg.compile(graph, {"host": [torch.full((16,), 1.0)] * 5}, device="cpu", executor="eager") as runner:
+        sums = [float(result["sum"][0]) for result in runner.map({} for _ in range(3))]
+        assert [*sums, float(runner()["sum"][0])] == [5, 10, 15, 20]
+        memory = runner._executor.memory  # type: ignore[union-attr]
+        assert memory._further == {}
+        assert len(list(memory.buffers())) == 3  # two slots and the state

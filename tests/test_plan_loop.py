@@ -9,7 +9,7 @@ import pytest
 
 from streamgraph.builder import Graph
 from streamgraph.hazards import build_graph, find_hazards
-from streamgraph.iterations import PSEUDO, split, unroll
+from streamgraph.iterations import SOURCE, split, unroll
 from streamgraph.loop import Issue, Loop
 from streamgraph.passes.assign import Assignment
 from streamgraph.passes.sync import synchronize
@@ -17,7 +17,7 @@ from streamgraph.plan_loop import plan_loop
 from streamgraph.schedule import HostWait, Launch, Schedule, Wait
 from streamgraph.storages import trace
 from streamgraph.verify import verify
-from tests.programs import seeded
+from tests.programs import seeded, turning
 
 
 def buckets() -> Graph:
@@ -91,18 +91,31 @@ def test_a_value_that_nothing_would_let_go_is_waited_for_inflight_iterations_lat
 
 def written_out(loop: Loop, count: int) -> set[tuple[str, str]]:
     """(earlier, later) of every wait inside the loop when all iterations are planned at once, on the same lanes in the same order."""
-    order = tuple(issue.task for issue in loop.steady if issue.task not in PSEUDO)
-    made = unroll(loop.program, order, count, loop.per_item, loop.inflight).program
+    written = unroll(loop.program, count, loop.per_item, loop.inflight, loop.main, loop.caller)
+    made = written.program
     lane = {issue.task: issue.lane for issue in loop.steady}
     index = {each.name: number for number, each in enumerate(loop.lanes)}
     places = tuple(
         index["host"] if task.host else index[lane.get(split(task.name)[0], "main")] for task in made.tasks
     )  # fmt: skip
+    rank = {issue.task: number for number, issue in enumerate(loop.steady)}
+    issued = [name for block in written.blocks for name in sorted(block, key=lambda name: rank[split(name)[0]])]
+    order = tuple(made.index_of_task[name] for name in issued)
     accesses = trace(made)[0]
     zeros = (0.0,) * len(made.tasks)
-    assignment = Assignment(tuple(range(len(made.tasks))), places, loop.lanes, zeros, zeros)
-    sync = synchronize(assignment, build_graph(made, find_hazards(made, accesses)), accesses)
-    names = ["entry", *(task.name for task in made.tasks)]
+    assignment = Assignment(order, places, loop.lanes, zeros, zeros)
+    # What the caller is given by record_stream is bounded: an item is pulled when the outputs of inflight + 1 before exist.
+    position = {name: place for place, name in enumerate(issued, 1)}
+    handed = [(accesses.storages[number].producer, number) for number in accesses.output_storages if not accesses.storages[number].host]
+    paced = [
+        (position[made.tasks[producer].name], position[source], number)
+        for producer, number in handed
+        if producer is not None
+        and places[producer] not in (0, index["host"])
+        and (source := f"source#{split(made.tasks[producer].name)[1] + loop.inflight + 1}") in position
+    ]
+    sync = synchronize(assignment, build_graph(made, find_hazards(made, accesses)), accesses, tuple(paced))
+    names = ["entry", *issued]
     return {(names[e], names[n]) for n in range(1, len(names)) for e in sync.waits[n]}
 
 
@@ -121,7 +134,7 @@ def waits_of(schedule: Schedule, upto: int) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("block", range(4))
 def test_a_loop_has_the_waits_of_the_program_written_out_and_those_that_bound_memory(block: int) -> None:
     for seed in range(block * 15, block * 15 + 15):
-        of = seeded(seed, tasks=8)
+        of = turning(seeded(seed, tasks=8), seed) if seed % 2 else seeded(seed, tasks=8)
         draws = random.Random(seed)
         items = frozenset(tensor.name for tensor in of.inputs if draws.random() < 0.6)
         loop = plan_loop(of, items, inflight=1 + seed % 3)
@@ -137,18 +150,54 @@ def test_a_loop_has_the_waits_of_the_program_written_out_and_those_that_bound_me
 @pytest.mark.parametrize("block", range(4))
 def test_no_wait_of_a_loop_can_be_spared(block: int) -> None:
     for seed in range(block * 12, block * 12 + 12):
-        loop = plan_loop(seeded(seed, tasks=8), inflight=2)
+        loop = plan_loop(turning(seeded(seed, tasks=8), seed) if seed % 2 else seeded(seed, tasks=8), inflight=2)
         count = len(loop.prologue) + 2 * (loop.reach + 1) + 2
         for place, issue in enumerate(loop.steady):
-            for number in range(len(issue.waits)):
+            for number, back in enumerate(issue.waits):
+                if issue.task == SOURCE and back.by == loop.inflight + 1:
+                    continue  # it bounds the memory of results, and orders nothing that has to be ordered
                 less = replace(issue, waits=issue.waits[:number] + issue.waits[number + 1 :])
                 mutant = replace(loop, steady=(*loop.steady[:place], less, *loop.steady[place + 1 :]))
-                assert verify(mutant.schedule(count)), f"seed {seed}: nobody misses {issue.waits[number]} of {issue.task}"
+                assert verify(mutant.schedule(count)), f"seed {seed}: nobody misses {back} of {issue.task}"
 
 
 def test_more_iterations_than_were_proved_are_proved_too() -> None:
     for seed in range(30):
-        loop = plan_loop(seeded(seed, tasks=8))
+        loop = plan_loop(turning(seeded(seed, tasks=8), seed))
         assert verify(loop.schedule(loop.proved + 7)) == ()
         for count in range(1, 5):
             assert verify(loop.schedule(count)) == ()
+
+
+def test_the_caller_is_apart_where_items_are_on_the_device_or_the_host_has_tasks() -> None:
+    def lanes(*, items: bool, host: bool, **options: bool) -> tuple[list[str], str, str]:
+        graph = Graph("apart")
+        x = graph.input("x", "f32[4]")
+        raw = graph.input("raw", "f32[4]", device="cpu", pinned=True)
+        if host:
+            staged = graph.buffer("staged", "f32[4]", device="cpu", pinned=True)
+            graph.task("stage", "f", reads=raw, writes=staged, host=True)
+        graph.output(graph.task("work", "f", reads=x, writes="y", stream="main"))
+        loop = plan_loop(graph, frozenset({"x", "raw"} if items else {"raw"}), **options)
+        assert steady(loop, "work").lane == loop.main
+        return [lane.name for lane in loop.lanes], loop.main, loop.caller
+
+    assert lanes(items=False, host=False) == (["main", "host"], "main", "host")
+    assert lanes(items=True, host=False) == (["main", "loop", "host"], "loop", "host")
+    assert lanes(items=False, host=True) == (["main", "loop", "caller", "host"], "loop", "caller")
+    assert lanes(items=True, host=True, apart=False) == (["main", "host"], "main", "host")
+    assert lanes(items=False, host=False, apart=True) == (["main", "loop", "host"], "loop", "host")
+
+
+def test_lanes_of_the_loop_have_names_of_their_own() -> None:
+    graph = Graph("named")
+    graph.output(graph.task("a", "f", reads=graph.input("x", "f32[4]"), writes="y", stream="loop"))
+    loop = plan_loop(graph)
+    assert (loop.main, steady(loop, "a").lane) == ("loop_", "loop")
+
+
+def test_results_that_are_handed_over_are_bounded_and_copied_ones_need_no_wait() -> None:
+    graph = Graph("results")
+    graph.output(graph.task("a", "f", reads=graph.input("x", "f32[4]"), writes="y", stream="side"))
+    assert [str(wait) for wait in steady(plan_loop(graph, inflight=2), "source").waits] == ["a[-3]"]
+    assert steady(plan_loop(graph, inflight=2, copied=True), "source").waits == ()

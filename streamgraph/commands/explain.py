@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamgraph.commands.command import command
+from streamgraph.commands.loop import diff_iterations, explain_iterations, load_loop, loop_options, only_with_iterations
 from streamgraph.commands.report import WRONG, Report, aligned, many
 from streamgraph.commands.source import STDIN, Planning, load_schedule, planning_options, predict, shell
 from streamgraph.errors import CATALOGUE, quoted
@@ -32,16 +33,20 @@ SHOWN_PATH = 40  # tasks of the critical path
 @click.option("--waits", is_flag=True, help="Every wait, with its hazard and what the verifier finds without it; or those of TASK.")
 @click.option("--critical-path", is_flag=True, help="The tasks that determine the simulated time, and what held each of them.")
 @click.option("--lanes", is_flag=True, help="How busy each lane is, what it waits for, and why there are that many.")
+@click.option("--iterations", is_flag=True, help="The waits of the loop over many iterations, and how far back each looks.")
+@loop_options
 @planning_options
 def explain(
-    report: Report, subject: str, tasks: tuple[str, ...], options: Planning, waits: bool, critical_path: bool, lanes: bool
-) -> None:
+    report: Report, subject: str, tasks: tuple[str, ...], options: Planning, waits: bool, critical_path: bool, lanes: bool,
+    iterations: bool, items: tuple[str, ...], inflight: int | None,
+) -> None:  # fmt: skip
     """Say why a task waits, and for what it does not have to; or what an error code means.
 
     With one TASK: all that it waits for, and all that waits for it. With two: what orders them, or that they may overlap. With none: every
     wait of the schedule with its reason. `entry`, `exit` and `host` are the caller before, after, and reading results.
     """
     flags = waits + critical_path + lanes
+    only_with_iterations(iterations, items, inflight)
     if re.fullmatch(r"SG\d{0,9}", subject, re.IGNORECASE) and not tasks and not flags:
         _code(report, subject.upper())
         return
@@ -50,6 +55,11 @@ def explain(
     if len(tasks) > (1 if waits else 0 if flags else 2):
         allowed = "one task with --waits" if waits else "no task with --critical-path or --lanes" if flags else "one task or two"
         raise click.UsageError(f"explain takes {allowed}, not {len(tasks)}")
+    if iterations:
+        if critical_path or lanes:
+            raise click.UsageError("--iterations goes with --waits and with tasks: `plan --iterations` shows lanes and time")
+        explain_iterations(report, load_loop(report, subject, options, items, inflight), subject, tasks, certified=waits)
+        return
     schedule = load_schedule(report, subject, options)
     if critical_path:
         _critical_path(report, schedule, subject, options)
@@ -227,8 +237,13 @@ def _lane_figures(schedule: Schedule, timeline: Timeline) -> list[dict[str, Any]
 @click.argument("second", metavar="B")
 @click.option("--format", "form", type=click.Choice(["text", "markdown"]), default="text", show_default=True, help="How it is printed.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if the plans differ.")
+@click.option("--iterations", is_flag=True, help="Compare the loops over many iterations: what every iteration waits for.")
+@loop_options
 @planning_options
-def diff(report: Report, first: str, second: str, options: Planning, form: str, exit_code: bool) -> int | None:
+def diff(
+    report: Report, first: str, second: str, options: Planning, form: str, exit_code: bool, iterations: bool, items: tuple[str, ...],
+    inflight: int | None,
+) -> int | None:  # fmt: skip
     """Show what changed between two plans: tasks, lanes, waits and their hazards, events, record_stream, time and memory.
 
     A and B are specs, which are planned with the options given, or schedules that `plan -o` saved, which are compared as they are. One of
@@ -238,6 +253,11 @@ def diff(report: Report, first: str, second: str, options: Planning, form: str, 
 
     if first == second == STDIN:
         raise click.UsageError("only one of the two can come from stdin")
+    only_with_iterations(iterations, items, inflight)
+    if iterations:
+        report.data = {"first": first, "second": second}
+        changed = diff_iterations(report, *(load_loop(report, source, options, items, inflight) for source in (first, second)))
+        return WRONG if exit_code and changed else None
     before, after = (load_schedule(report, source, options) for source in (first, second))
     found = compare(before, after, costs=options.costs, machine=options.machine)
     report.data = {"first": first, "second": second, **found.to_dict(), "text": str(found)}

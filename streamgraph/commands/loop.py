@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from streamgraph.commands.report import Report, aligned, many
-from streamgraph.commands.source import Planning, load_schedule
-from streamgraph.errors import BindingError, Problem, quoted
+from streamgraph.commands.source import STDIN, Planning, load_schedule, shell
+from streamgraph.errors import BindingError, Problem, SpecError, quoted
 
 if TYPE_CHECKING:
     from streamgraph.cost import TaskCost
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+MOST_LOOKED = 200_000  # waits times tasks that are verified to say what each is for; some ten seconds
 MEASURED = 8  # iterations over which the time of one is averaged, once the loop repeats
 INFLIGHT = "How many iterations may be under way; by default the largest ring over iterations, at least 2. Only with --iterations."
 
@@ -163,36 +164,72 @@ def _proof(loop: Loop) -> str:
 
 def _far(loop: Loop) -> list[tuple[str, str]]:
     """(wait, why) for each wait of the steady state that reaches back."""
-    from streamgraph.iterations import at
+    from streamgraph.loop_waits import loop_waits
 
-    number = len(loop.prologue) + loop.reach
-    schedule = loop.schedule(number + loop.inflight)
-    index, edges = schedule.program.index_of_task, schedule.graph.edges
-    found: list[tuple[str, str]] = []
-    for issue in loop.steady:
-        for back in issue.waits:
-            if not back.by:
-                continue
-            edge = index[at(back.name, number - back.by)], index[at(issue.task, loop.own(issue.task, number))]
-            found.append((f"{back} -> {issue.task}", _why(edges[edge]["hazards"]) if edge in edges else _dropped(issue)))
-    return found
+    return [(str(wait), wait.why) for wait in loop_waits(loop) if wait.earlier.by]
 
 
-def _why(hazards: tuple[Any, ...]) -> str:
-    return ", ".join(dict.fromkeys(f"{hazard.kind} {_named(hazard.tensor)}".strip() for hazard in hazards))
+def explain_iterations(report: Report, planned: Planned, spec: str, tasks: tuple[str, ...], certified: bool) -> None:
+    """Print every wait of the steady state with its hazard, or those of these tasks; `certified`: and what goes wrong without it.
+
+    Raises:
+        SpecError: SG203, there is no such task.
+    """
+    from streamgraph.loop_waits import loop_waits, without
+
+    loop = planned.loop
+    _check_tasks(loop, tasks)
+    waits = [wait for wait in loop_waits(loop) if set(tasks) <= {wait.earlier.name, wait.later}]
+    certified = certified and len(waits) * len(loop.steady) * (loop.proved + 1) <= MOST_LOOKED
+    missed = {str(wait): without(loop, wait) for wait in waits} if certified else {}
+    report.data = {"waits": [wait.to_dict() | ({"without": missed[str(wait)]} if certified else {}) for wait in waits]}
+    every = f"in every iteration from number {len(loop.prologue)} on" if loop.prologue else "in every iteration"
+    lines = [f"{loop.program.name}: {many(len(waits), 'wait')} {every} ([-2]: for the task of two iterations before)", ""]
+    for wait in waits:
+        lines += [f"{wait} @{wait.lane}", f"    {wait.why}"]
+        if certified:
+            lines.append(f"    without it: {missed[str(wait)] or 'nothing is wrong, and memory grows'}")
+    if not waits:
+        lines = [f"No wait of the steady state is for {' and '.join(tasks)}." if tasks else "Nothing waits in the steady state."]
+    report.result("\n".join(lines))
+    if spec != STDIN:
+        report.next(f"plan {shell(spec)} --iterations", f"draw {shell(spec)} --iterations 4")
 
 
-def _named(tensor: str) -> str:
-    """A tensor without its iteration; a ring without its slot, which is another one in the next iteration, and without its member."""
-    from streamgraph.iterations import split
+def _check_tasks(loop: Loop, tasks: tuple[str, ...]) -> None:
+    from streamgraph.validate import near
 
-    name, ring, _ = tensor.partition("[slot ")
-    return name.partition("@")[0] if ring else split(name)[0]
+    known = [issue.task for issue in loop.steady]
+    problems = []
+    for task in tasks:
+        if task not in known:
+            close = near(task, known)
+            remedy = f"did you mean '{close}'?" if close else "`plan --iterations` lists the tasks"
+            problems.append(Problem("SG203", f"there is no task '{quoted(task)}' in '{loop.program.name}'", None, remedy))
+    if problems:
+        raise SpecError(*problems)
 
 
-def _dropped(issue: Issue) -> str:
-    names = ", ".join(str(drop) for drop in issue.releases_before if drop.by)
-    return f"last use of {names}, which is dropped here: memory does not grow" if names else "memory does not grow"
+def diff_iterations(report: Report, first: Planned, second: Planned) -> bool:
+    """Print what changed between the steady states of two loops. Whether anything did."""
+    from streamgraph.loop_waits import loop_difference
+    from streamgraph.render.fit import duration
+
+    found = loop_difference(first.loop, second.loop)
+    periods = [planned.period()[0] for planned in (first, second)]
+    report.data |= {
+        "added": [wait.to_dict() for wait in found.added], "removed": [wait.to_dict() for wait in found.removed],
+        "moved": [{"task": task, "before": before, "after": after} for task, before, after in found.moved],
+        "inflight": list(found.inflight), "unit": "us", "per_iteration": periods,
+    }  # fmt: skip
+    lines = [f"+ {wait} @{wait.lane}    {wait.why}" for wait in found.added]
+    lines += [f"- {wait} @{wait.lane}    {wait.why}" for wait in found.removed]
+    lines += [f"  {task}: @{before or '-'} -> @{after or '-'}" for task, before, after in found.moved]
+    if found.inflight[0] != found.inflight[1]:
+        lines.append(f"  in flight: {found.inflight[0]} -> {found.inflight[1]}")
+    time = f"{duration(periods[0])} -> {duration(periods[1])} per iteration (simulated)"
+    report.result("\n".join([*(lines or ["Both loops have the same waits in every iteration, on the same lanes."]), "", time]))
+    return not found.is_empty
 
 
 def _data(loop: Loop, far: list[tuple[str, str]]) -> dict[str, Any]:

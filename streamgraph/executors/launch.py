@@ -12,6 +12,7 @@ import torch
 
 from streamgraph.calls import Call, describe, place, torch_dtype
 from streamgraph.errors import Location, Problem, TaskError, quoted
+from streamgraph.executors.device import Device, Stream
 from streamgraph.executors.memory import Cells
 from streamgraph.operators import Operator
 from streamgraph.returned import check_alias, check_kept, check_returned, check_shapes, empty_for, layouts, run_copy
@@ -77,6 +78,14 @@ def copy_call(call: Call, location: torch.device, lane: str) -> Callable[..., to
         return torch.empty_like(given, **options).copy_(given, non_blocking=True)
 
     return anew
+
+
+def check_stream(device: Device, stream: Stream, operator: Operator, lane: str) -> None:
+    """SG607 if a task left another stream or device current than it found."""
+    if not device.is_current(stream):
+        message = f"task '{operator.call.task}' @{lane} left another stream or device current than it found"
+        remedy = "use `with torch.cuda.stream(...)`, which puts the old one back"
+        raise TaskError(Problem("SG607", message, operator.call.location, remedy), operator.call.task, lane)
 
 
 def failure(error: BaseException, operator: Operator, cells: Cells, lane: str) -> BaseException:

@@ -32,6 +32,7 @@ class Memory:
             number for number, storage in enumerate(accesses.storages) if storage.kind is Kind.BUFFER and storage.tensor not in lazy
         )
         self._buffers: dict[int, torch.Tensor] = {}
+        self._further: dict[int, list[torch.Tensor]] = {}  # by the storage of a ring's first slot
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> Cells:
         """The cells of a new run. The first time it makes the buffers, whose first bytes are written on the current stream."""
@@ -55,6 +56,16 @@ class Memory:
     def buffer(self, number: int) -> torch.Tensor:
         """A buffer, which the first run has made."""
         return self._buffers[number]
+
+    def ring(self, slots: tuple[int, ...], count: int) -> list[torch.Tensor]:
+        """The memory of a ring that has `count` slots in a loop: that of its `slots` in a single run, and what a loop needs beyond them.
+
+        `prepare` has been called. What is made is filled on the current stream, and stays for later loops.
+        """
+        further = self._further.get(slots[0], [])
+        if len(slots) + len(further) < count:
+            further = self._further[slots[0]] = [*further, *(self.make(slots[0]) for _ in range(count - len(slots) - len(further)))]
+        return [*(self._buffers[number] for number in slots), *further][:count]
 
     def buffers(self) -> Iterable[tuple[int, torch.Tensor]]:
         """All buffers that have been made, by storage number."""
@@ -80,4 +91,4 @@ class Memory:
 
     def close(self) -> None:
         """Drop the buffers."""
-        self._buffers = {}
+        self._buffers, self._further = {}, {}

@@ -1,4 +1,5 @@
-"""Pipeline: one thread issues a Loop, item after item, to the streams of its lanes; results come out while later items are under way.
+"""Pipeline: one thread issues a Loop without host tasks, item after item, to the streams of its lanes; results come out while later items
+are under way.
 
 Between two results nothing waits for the device but what the loop says. The thread is the caller's: it pulls an item when the loop has
 waited for whatever may still read that item's memory, issues one iteration, and gives back the result that is then due. At the end, after
@@ -13,14 +14,15 @@ from contextlib import contextmanager
 import torch
 
 from streamgraph.errors import Problem, TaskError
-from streamgraph.executors.device import Device, Event, Stream
-from streamgraph.executors.launch import failure, launch
+from streamgraph.executors.device import Device, Stream
+from streamgraph.executors.launch import check_stream, failure, launch
+from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
 from streamgraph.executors.modes import task_mode
 from streamgraph.executors.slots import Slots
-from streamgraph.iterations import DELIVER, ITEM, RESULT, SOURCE
-from streamgraph.loop import Back, Issue, Loop
-from streamgraph.model import ENTRY, HOST, MAIN
+from streamgraph.iterations import PSEUDO
+from streamgraph.loop import Issue, Loop
+from streamgraph.model import ENTRY
 from streamgraph.operators import Operator
 
 Items = Iterator[Mapping[str, torch.Tensor]]
@@ -33,14 +35,11 @@ class Pipeline:
     def __init__(
         self, loop: Loop, operators: Sequence[Operator], device: Device, memory: Memory, calls: Mapping[str, Stream] | None = None
     ) -> None:
-        """`calls` are the streams of the executor whose memory this is: a loop on another stream than its last call follows that call."""
+        """`calls` as for `LoopStreams`."""
         self.loop, self.device = loop, device
-        self._calls = calls if calls is not None else {}
+        self.streams = LoopStreams(loop, device, calls)
         self.slots = Slots(loop, memory)
         self._operators = {operator.call.task: operator for operator in operators}
-        self._streams: dict[str, Stream] = {}
-        self._events: dict[str, list[Event]] = {}
-        self._spare: dict[str, Event] = {}
         self._first = True
 
     def run(self, items: Items, bound: Mapping[str, torch.Tensor]) -> Iterator[Outputs]:
@@ -55,42 +54,10 @@ class Pipeline:
         finally:
             run.end()
 
-    def streams(self, main: Stream) -> dict[str, Stream]:
-        """The stream of each lane; side lanes are drawn once, and again where the caller came on the very stream of one."""
-        for lane in self.loop.lanes[1:]:
-            stream = self._streams.get(lane.name)
-            if not lane.is_host and (stream is None or stream.cuda_stream == main.cuda_stream):
-                taken = {main.cuda_stream, *(other.cuda_stream for other in self._streams.values())}
-                self._streams[lane.name] = self.device.new_stream(lane.priority, taken)
-        self._streams[MAIN] = self._streams[HOST] = main
-        return dict(self._streams)
-
-    def follow_calls(self, main: Stream) -> None:
-        """Let the loop's stream wait for the executor's last call, if that was on another one."""
-        last = self._calls.get(MAIN)
-        if last is not None and last.cuda_stream != main.cuda_stream:
-            self.device.record(self.spare(MAIN), last)
-            self.device.wait(self.spare(MAIN), main)
-
-    def event(self, name: str, iteration: int) -> Event:
-        """The event of a task's iteration. There are as many as iterations that a wait may look back to, and one."""
-        ring = self._events.get(name)
-        if ring is None:
-            ring = self._events[name] = [self.device.new_event() for _ in range(self.loop.reach + 1)]
-        return ring[iteration % len(ring)]
-
-    def spare(self, lane: str) -> Event:
-        """An event for the end of a lane."""
-        if lane not in self._spare:
-            self._spare[lane] = self.device.new_event()
-        return self._spare[lane]
-
     def close(self) -> None:
-        """Drop the rings, streams and events. No loop may be under way."""
+        """Drop the streams and events. No loop may be under way."""
+        self.streams.close()
         self.slots.close()
-        self._streams.clear()
-        self._events.clear()
-        self._spare.clear()
 
 
 class _Run:
@@ -100,8 +67,11 @@ class _Run:
         self.pipeline, self.bound = pipeline, bound
         self.device = pipeline.device
         self.main = self.device.current_stream()
-        self.streams = pipeline.streams(self.main)
+        self.streams = pipeline.streams
+        self.streams.enter(self.main)
         self.slots = pipeline.slots
+        self.host_lanes, self.host_events = pipeline.loop.host_lanes, pipeline.loop.host_events
+        self.current = self.main  # the stream that work goes to now, while this issues; `check_stream` sees to it
         self.ended = False
         self.taken = 0  # results given to the caller
 
@@ -109,13 +79,13 @@ class _Run:
         loop = self.pipeline.loop
         iteration = 0
         with self._issuing():
-            self.pipeline.follow_calls(self.main)
             self.slots.prepare()
-            self.device.record(self.pipeline.event(ENTRY, 0), self.main)
+            self.streams.begin()
         while True:
             block = loop.block(iteration)
-            with self._issuing():
-                self._waits(block[0], iteration)  # the source: its waits come before the item is pulled, which may refill memory
+            if block[0].waits:
+                with self._issuing():
+                    self._waits(block[0], iteration)  # the source: its waits come before the item is pulled, which may refill memory
             try:
                 item = next(items)
             except StopIteration:
@@ -133,40 +103,41 @@ class _Run:
         self.slots.forget(min(self.taken - 1, iteration - self.pipeline.loop.inflight))
         self.slots.begin(iteration, {**self.bound, **item})
         for number, issue in enumerate(block):
-            if number:
+            if number and issue.waits:
                 self._waits(issue, iteration)
-            self.slots.drop(issue.releases_before, iteration)
-            if issue.task not in (SOURCE, ITEM, RESULT, DELIVER):
+            if issue.releases_before:
+                self.slots.drop(issue.releases_before, iteration)
+            if issue.task not in PSEUDO:
                 self._launch(issue, iteration)
-            own = self.pipeline.loop.own(issue.task, iteration)
-            if issue.record and issue.lane != HOST:
-                self.device.record(self.pipeline.event(issue.task, own), self.streams[issue.lane])
-            self.slots.drop(issue.releases_after, iteration)
+            if issue.record and issue.lane not in self.host_lanes:
+                event = self.streams.event(issue.task, self.pipeline.loop.own(issue.task, iteration))
+                self.device.record(event, self.streams.by_lane[issue.lane])
+            if issue.releases_after:
+                self.slots.drop(issue.releases_after, iteration)
             if issue.record_streams:
-                self._record_streams(issue, own)
+                self._record_streams(issue, self.pipeline.loop.own(issue.task, iteration))
         self.pipeline._first = False
 
     def _waits(self, issue: Issue, iteration: int) -> None:
         for back in issue.waits:
-            if self._on_host(back):
+            if back.name in self.host_events:
                 continue  # this thread is past the task
-            event = self.pipeline.event(back.name, 0 if back.name == ENTRY else iteration - back.by)
-            if issue.lane == HOST:
+            event = self.streams.event(back.name, 0 if back.name == ENTRY else iteration - back.by)
+            if issue.lane in self.host_lanes:
                 event.synchronize()
             else:
-                self.device.wait(event, self.streams[issue.lane])
-
-    def _on_host(self, back: Back) -> bool:
-        program = self.pipeline.loop.program
-        index = program.index_of_task.get(back.name)
-        return back.name in (SOURCE, DELIVER) or (index is not None and program.tasks[index].host)
+                self.device.wait(event, self.streams.by_lane[issue.lane])
 
     def _launch(self, issue: Issue, iteration: int) -> None:
         operator = self.pipeline._operators[issue.task]
         cells = self.slots.of(iteration)
-        self.device.set_stream(self.streams[issue.lane])
+        stream = self.streams.by_lane[issue.lane]
+        if stream is not self.current:
+            self.device.set_stream(stream)
+            self.current = stream
         try:
             launch(operator, cells, self.device.location, issue.lane, check=self.pipeline._first)
+            check_stream(self.device, stream, operator, issue.lane)
         except BaseException as error:
             raised = in_item(failure(error, operator, cells, issue.lane), iteration)
             if raised is error:
@@ -189,6 +160,7 @@ class _Run:
         stream, index = self.device.current_stream(), self.device.current_device()
         try:
             self.device.set_stream(self.main)
+            self.current = self.main
             with task_mode():
                 yield
         except BaseException:
@@ -204,13 +176,7 @@ class _Run:
         if self.ended:
             return
         self.ended = True
-        for lane, stream in self.streams.items():
-            if lane != HOST and stream.cuda_stream != self.main.cuda_stream:
-                self.device.record(self.pipeline.spare(lane), stream)
-                self.device.wait(self.pipeline.spare(lane), self.main)
-        last = self.pipeline.spare(MAIN)
-        self.device.record(last, self.main)
-        last.synchronize()
+        self.streams.come_to_rest()
         self.slots.clear(self.taken)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from streamgraph.binding import initial
 from streamgraph.executors.memory import Cells, Memory
 from streamgraph.iterations import groups
 from streamgraph.loop import Back, Loop
@@ -23,7 +22,9 @@ class _Seat:
 
 
 class Slots:
-    """Cells for iteration after iteration. Buffers are the executor's own, so that state goes on from call to loop and back."""
+    """Cells for iteration after iteration. Buffers are the executor's own, so that state goes on from call to loop and back; rings carry
+    nothing over, and have the memory that a single run gives them, with further slots where the loop has more.
+    """
 
     def __init__(self, loop: Loop, memory: Memory) -> None:
         self.loop, self.memory = loop, memory
@@ -37,7 +38,7 @@ class Slots:
             written_out = {f"{name}.{version + 1}": self.number[f"{name}.{version}" if version else name] for version in versions}
             self.number.update(written_out)
         self.seats: dict[int, _Seat] = {}
-        self.rings: list[tuple[str, int]] = []
+        self.rings: list[tuple[tuple[int, ...], int]] = []  # per ring: the storages that are its slots in a single run; slots in the loop
         at = {storage.members[0]: index for index, storage in enumerate(accesses.storages) if storage.producer is None}
         for family in loop.program.families:
             if family.slots is None:
@@ -46,7 +47,7 @@ class Slots:
                 for place, member in enumerate(group):
                     if member in at:
                         self.seats[at[member]] = _Seat(len(self.rings), place, len(group))
-                self.rings.append((group[0], family.slots))
+                self.rings.append((tuple(at[member] for member in group[: family.slots] if member in at), family.slots))
         self._buffers: list[list[torch.Tensor]] = []
         self._held: dict[int, Cells] = {}
         # What an iteration must have dropped before its cells may go: its values, and the device tensors that its item brought.
@@ -61,11 +62,7 @@ class Slots:
     def prepare(self) -> None:
         """Make buffers and rings, on the current stream, if they are not there."""
         self.memory.prepare()
-        if not self._buffers and self.rings:
-            declared = self.loop.program.tensor_named
-            self._buffers = [
-                [initial(declared[member], self.memory.location, self.memory.seed) for _ in range(count)] for member, count in self.rings
-            ]
+        self._buffers = [self.memory.ring(slots, count) for slots, count in self.rings]
 
     def begin(self, iteration: int, tensors: Mapping[str, torch.Tensor]) -> Cells:
         """The cells of an iteration, with its inputs in them."""
@@ -105,10 +102,10 @@ class Slots:
         """Let go of everything but the outputs of iterations from `untaken` on. Nothing may be running."""
         self._held = {number: cells for number, cells in self._held.items() if number >= untaken}
 
+    def close(self) -> None:
+        """Let go of the rings, whose memory is the executor's."""
+        self._buffers = []
+
     def left(self) -> int:
         """How many iterations are held."""
         return len(self._held)
-
-    def close(self) -> None:
-        """Drop the rings."""
-        self._buffers = []

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
+from torch.utils.data import DataLoader, TensorDataset
 
 import streamgraph as sg
+from streamgraph.cli import cli
 from streamgraph.prefetch import prefetch
 from tests.cuda.support import MILLISECOND, delayed, inputs_on_gpu
-from tests.programs import mix_for, seeded
+from tests.programs import mix_for, seeded, turning
 from tests.running import expected_of, inputs_of, same
 
 pytestmark = pytest.mark.cuda
@@ -18,7 +26,7 @@ pytestmark = pytest.mark.cuda
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_programs_give_in_a_loop_what_calls_give_under_random_delays(seed: int) -> None:
-    of = seeded(seed, tasks=10)
+    of = turning(seeded(seed, tasks=10), seed)
     draws = random.Random(seed)
     slow = {task.name: MILLISECOND * draws.randrange(1, 6) for task in of.tasks if draws.random() < 0.3}
     inputs = [inputs_on_gpu(of, inputs_of(of, number)) for number in range(6)]
@@ -108,3 +116,300 @@ def test_an_early_end_leaves_nothing_running() -> None:
         next(loop)
         loop.close()  # type: ignore[attr-defined]
         assert torch.cuda.current_stream().query()
+
+
+# --- host tasks on a thread of their own, device items behind the caller's work alone ----------------------------------------------
+
+
+@pytest.mark.parametrize("executor", ["eager", "lanes"])
+@pytest.mark.parametrize("seed", range(12))
+def test_loops_on_threads_give_what_calls_give_under_random_delays(executor: Any, seed: int) -> None:
+    of = turning(seeded(seed + 100, tasks=10), seed)
+    draws = random.Random(seed)
+    slow = {task.name: MILLISECOND * draws.randrange(1, 6) for task in of.tasks if draws.random() < 0.3}
+    inputs = [inputs_on_gpu(of, inputs_of(of, number)) for number in range(6)]
+    with sg.compile(of, ops=delayed(mix_for(of, "cuda"), slow), device="cuda", executor=executor) as runner:
+        found = []
+        for result in runner.map(inputs, inflight=1 + seed % 3):
+            found.append({name: t.clone() if t.device.type == "cpu" else t for name, t in result.items()})
+        torch.cuda.synchronize()
+    assert [same(one, right) for one, right in zip(found, expected_of(of, 6), strict=True)] == [True] * 6
+
+
+def decoding(decode: Any, size: int = 1 << 16) -> sg.Graph:
+    graph = sg.Graph("decoding")
+    raw = graph.input("raw", f"f32[{size}]", device="cpu")
+    staged = graph.buffer("staged", f"f32[{size}]", device="cpu", pinned=True, slots=2)
+    frame = graph.buffer("frame", f"f32[{size}]", slots=2)
+    graph.task("decode", decode, reads=raw, writes=staged, host=True)
+    graph.copy("upload", staged, frame)
+
+    def work(frame: torch.Tensor) -> torch.Tensor:
+        torch.cuda._sleep(MILLISECOND)
+        return frame * 2
+
+    graph.output(graph.task("work", work, reads=frame, writes="done"))
+    return graph
+
+
+@pytest.mark.parametrize("executor", ["eager", "lanes"])
+@pytest.mark.parametrize("inflight", [1, 2, 3])
+def test_staging_is_refilled_only_when_the_upload_before_is_done(executor: Any, inflight: int) -> None:
+    items = [torch.randn(1 << 16) for _ in range(12)]
+    with sg.compile(decoding(lambda raw, out: out.copy_(raw)), device="cuda", executor=executor) as runner:
+        found = [result["done"].clone() for result in runner.map(items, inflight=inflight)]
+        assert [torch.equal(one.cpu(), 2 * item) for one, item in zip(found, items, strict=True)] == [True] * 12
+        del found
+
+
+@pytest.mark.parametrize("executor", ["eager", "lanes"])
+def test_an_item_is_decoded_while_the_caller_has_a_result(executor: Any) -> None:
+    given = [threading.Event() for _ in range(8)]
+    threads: set[int] = set()
+
+    def decode(raw: torch.Tensor, out: torch.Tensor) -> None:
+        threads.add(threading.get_ident())
+        number = int(raw[0])
+        assert number == 0 or given[number - 1].wait(20), "the caller had to wait for an item to be decoded"
+        out.copy_(raw)
+
+    items = [torch.full((1 << 16,), float(number)) for number in range(8)]
+    with sg.compile(decoding(decode), device="cuda", executor=executor) as runner:
+        for number, result in enumerate(runner.map(items, inflight=2)):
+            given[number].set()
+            assert float(result["done"][0]) == 2 * number
+            del result
+    assert len(threads - {threading.get_ident()}) == 1
+
+
+def test_an_error_of_a_host_task_names_the_item_and_leaves_nothing_running() -> None:
+    def decode(raw: torch.Tensor, out: torch.Tensor) -> None:
+        if float(raw[0]) == 3:
+            raise ValueError("no signal")
+        out.copy_(raw)
+
+    items = [torch.full((1 << 16,), float(number)) for number in range(8)]
+    with sg.compile(decoding(decode), device="cuda") as runner:
+        given = []
+        with pytest.raises(sg.TaskError, match=r"item 3: task 'decode'.*no signal") as caught:
+            given.extend(float(result["done"][0]) for result in runner.map(items))
+        assert given == [2.0 * number for number in range(len(given))]
+        assert torch.cuda.current_stream().query()
+        del caught
+        assert len(list(runner.map(items[:2]))) == 2
+
+
+def test_a_device_items_first_task_does_not_wait_for_what_the_loop_has_on_main() -> None:
+    """Two lanes, an item for each: with items taken on the loop's own main, `first` of an item would follow `second` of the one before."""
+    begun: dict[tuple[str, int], torch.cuda.Event] = {}
+    ended: dict[tuple[str, int], torch.cuda.Event] = {}
+    numbers = {"first": 0, "second": 0}
+
+    def timed(name: str) -> Any:
+        def call(value: torch.Tensor) -> torch.Tensor:
+            at = (name, numbers[name])
+            numbers[name] += 1
+            begun[at], ended[at] = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begun[at].record()
+            torch.cuda._sleep(20 * MILLISECOND)
+            result = value * 2
+            ended[at].record()
+            return result
+
+        return call
+
+    graph = sg.Graph("items")
+    x = graph.input("x", "f32[1024]")
+    graph.task("first", timed("first"), reads=x, writes="y", stream="side")
+    graph.output(graph.task("second", timed("second"), reads="y", writes="z", stream="main"))
+    items = [torch.randn(1024, device="cuda") for _ in range(6)]
+    with sg.compile(graph, device="cuda") as runner:
+        found = [result["z"] for result in runner.map(items, inflight=3)]
+        torch.cuda.synchronize()
+    assert [torch.equal(one, 4 * item) for one, item in zip(found, items, strict=True)] == [True] * 6
+    assert begun["first", 4].elapsed_time(ended["second", 3]) > 0  # `first` of item 4 began before `second` of item 3 was done
+
+
+def test_device_items_may_be_made_by_work_that_is_under_way_and_results_used_and_dropped_at_once() -> None:
+    graph = sg.Graph("items")
+    x = graph.input("x", "f32[65536]")
+    graph.task("one", lambda x: x + 1, reads=x, writes="a", stream="side")
+    graph.output(graph.task("two", lambda a: a * 2, reads="a", writes="b", stream="main"))
+
+    def source() -> Iterator[torch.Tensor]:
+        for number in range(40):
+            torch.cuda._sleep(MILLISECOND // 4)
+            item = torch.full((65536,), float(number), device="cuda")
+            yield item
+            del item
+            torch.empty(65536, device="cuda").fill_(-1)  # what takes the item's memory next
+
+    with sg.compile(graph, device="cuda") as runner:
+        taken = []
+        for result in runner.map(source(), inflight=2):
+            torch.cuda._sleep(MILLISECOND // 4)
+            taken.append(result["b"].sum())
+            del result
+        sums = [float(value) for value in taken]
+        del taken
+    assert sums == [65536.0 * 2 * (number + 1) for number in range(40)]
+
+
+# --- memory -------------------------------------------------------------------------------------------------------------------------
+
+
+def _peak(run: Callable[[], None]) -> int:
+    """Bytes at the peak, those included that were dropped while another stream might still use them."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats()["active_bytes.all.current"]
+    run()
+    torch.cuda.synchronize()
+    return int(torch.cuda.memory_stats()["active_bytes.all.peak"]) - before
+
+
+def _layers(layers: int, size: int) -> tuple[sg.Graph, list[torch.Tensor]]:
+    graph = sg.Graph("layers")
+    h = graph.input("x", f"f32[{size}]")
+    host = graph.input("host", f"f32[{size}]", each={"layer": layers}, device="cpu", pinned=True)
+    ring = graph.buffer("ring", f"f32[{size}]", each={"layer": layers}, slots=2, over="layer")
+    for layer in range(layers):
+        graph.copy(f"load@{layer}", host[layer], ring[layer], stream="copy")
+        h = graph.task(f"add@{layer}", torch.add, reads=[h, ring[layer]], writes="h", stream="main")
+    graph.output(h)
+    return graph, [torch.ones(size).pin_memory()] * layers
+
+
+def test_memory_does_not_grow_with_the_number_of_layers() -> None:
+    size, peaks = 1 << 20, []
+    x = torch.zeros(size, device="cuda")
+    for layers in (4, 64):
+        graph, host = _layers(layers, size)
+        with sg.compile(graph, {"host": host}, device="cuda") as runner:
+
+            def run(runner: sg.Runner = runner, layers: int = layers) -> None:
+                for _ in range(3):
+                    assert float(runner(x=x)["h"][0]) == layers
+
+            peaks.append(_peak(run))
+    assert peaks[0] == peaks[1]
+
+
+@pytest.mark.parametrize("layers", [4, 64])
+def test_memory_of_a_loop_is_bounded_whatever_the_number_of_items_and_layers(layers: int) -> None:
+    size, peaks = 1 << 20, []
+    graph, host = _layers(layers, size)
+    items = [torch.zeros(size, device="cuda") for _ in range(4)]
+    for count in (4, 64):
+        with sg.compile(graph, {"host": host}, device="cuda") as runner:
+
+            def run(runner: sg.Runner = runner, count: int = count) -> None:
+                for result in runner.map((items[number % 4] for number in range(count)), inflight=2):
+                    del result
+
+            peaks.append(_peak(run) / (4 * size))
+    # Two slots, two or three values of a layer chain, and results: at most inflight + 2 whose memory the caller's stream has not let go.
+    assert max(peaks) <= 10
+
+
+def test_a_runner_that_only_maps_holds_its_rings_once() -> None:
+    size = 1 << 20
+    graph, host = _layers(8, size)
+    with sg.compile(graph, {"host": host}, device="cuda") as runner:
+        x = torch.zeros(size, device="cuda")
+        before = torch.cuda.memory_allocated()
+        for result in runner.map([x] * 5):
+            del result
+        torch.cuda.synchronize()
+        held = torch.cuda.memory_allocated() - before
+        assert held == 2 * 4 * size
+        del x
+        assert float(runner(x=torch.zeros(size, device="cuda"))["h"][0]) == 8
+
+
+# --- specs, the command line, DataLoader --------------------------------------------------------------------------------------------
+
+SPECS = Path(__file__).parents[2] / "specs"
+NAMES = sorted(path.name.removesuffix(".streamgraph.yaml") for path in SPECS.glob("*.streamgraph.yaml"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_iterations_of_every_spec_equal_calls_one_after_another_on_the_command_line(name: str) -> None:
+    """`run --iterations` compares all results with those of the tasks one after another, bit for bit."""
+    beside = SPECS / f"{name}.py"
+    ops = ("--ops", str(beside)) if beside.exists() else ()
+    spec = str(SPECS / f"{name}.streamgraph.yaml")
+    done = CliRunner().invoke(cli, ["run", spec, *ops, "--iterations", "5", "--device", "cuda", "--json"])
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.stdout)
+    assert data["differing"] == []
+    assert data["iterations"] == 5
+    assert data["checked"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")  # the loader's workers fork; they use no GPU
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataloader_with_pinned_memory_is_uploaded_ahead(workers: int) -> None:
+    images, labels = torch.arange(64 * 16.0).reshape(64, 16), torch.arange(64)
+    loader: Any = DataLoader(TensorDataset(images, labels), batch_size=8, pin_memory=True, num_workers=workers)
+    graph = sg.Graph("training")
+    image = graph.input("image", "f32[8, 16]", device="cpu", pinned=True)
+    label = graph.input("label", "i64[8]", device="cpu", pinned=True)
+    batch = graph.buffer("batch", "f32[8, 16]", slots=2)
+    target = graph.buffer("target", "i64[8]", slots=2)
+    total = graph.buffer("total", "f32[]")
+    graph.value("loss", "f32[]", device="cpu", pinned=True)
+    graph.copy("upload", image, batch)
+    graph.copy("upload_label", label, target)
+
+    def step(total: torch.Tensor, batch: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        torch.cuda._sleep(MILLISECOND)
+        return total.add_((batch.mean(1) * target).sum()).clone()
+
+    graph.task("step", step, updates=total, reads=[batch, target], writes="sum")
+    graph.copy("report", "sum", "loss")
+    graph.output("loss")
+    with sg.compile(graph, device="cuda") as runner:
+        found = [float(result["loss"]) for _ in range(2) for result in runner.map(loader)]
+    expected, so_far = [], torch.zeros(())
+    for _ in range(2):
+        for start in range(0, 64, 8):
+            so_far = so_far + (images[start : start + 8].mean(1) * labels[start : start + 8]).sum()
+            expected.append(float(so_far))
+    assert found == pytest.approx(expected)
+
+
+def test_the_documented_training_loop_with_a_pageable_loader_learns() -> None:
+    """Staging as a host task, on its own thread: what docs/iterations.md shows."""
+    graph = sg.Graph("training")
+    image = graph.input("image", "f32[16, 64]", device="cpu")
+    label = graph.input("label", "i64[16]", device="cpu")
+    staged = graph.buffer("staged", "f32[16, 64]", device="cpu", pinned=True, slots=2)
+    batch = graph.buffer("batch", "f32[16, 64]", slots=2)
+    target = graph.buffer("target", "i64[16]", slots=2)
+    weight = graph.buffer("weight", "f32[64, 4]")
+
+    def step(weight: torch.Tensor, batch: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        scores = batch @ weight
+        error = torch.softmax(scores, 1) - torch.nn.functional.one_hot(target, 4)
+        weight -= 0.1 * batch.T @ error / len(target)
+        return torch.nn.functional.cross_entropy(scores, target)
+
+    graph.task("stage", lambda image, out: out.copy_(image), reads=image, writes=staged, host=True)
+    graph.copy("upload", staged, batch)
+    graph.copy("upload_label", label, target)
+    graph.task("step", step, updates=weight, reads=[batch, target], writes="loss")
+    graph.output("loss")
+    torch.manual_seed(0)
+    images = torch.randn(128, 64)
+    data = TensorDataset(images, (images @ torch.randn(64, 4)).argmax(1))
+    results = []
+    for executor in ("sequential", "eager", "lanes"):
+        with sg.compile(graph, device="cuda", executor=executor) as runner:  # type: ignore[arg-type]
+            losses = [result["loss"] for _ in range(8) for result in runner.map(DataLoader(data, batch_size=16))]
+            results.append([float(loss) for loss in losses])
+            del losses
+    assert results[1] == pytest.approx(results[0])
+    assert results[2] == pytest.approx(results[0])
+    assert results[0][-1] < 0.5 * results[0][0]
