@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from streamgraph.executors import Executor
+    from streamgraph.executors.graph_pipeline import GraphPipeline
     from streamgraph.executors.lanes_pipeline import LanesPipeline
     from streamgraph.executors.pipeline import Pipeline
     from streamgraph.operators import Operators
@@ -70,9 +71,9 @@ class Looper:
         self, schedule: Schedule, executor: Executor, ops: Operators | None, location: torch.device, written: tuple[str, ...]
     ) -> None:
         self.schedule, self.executor, self.ops, self.location, self.written = schedule, executor, ops, location, written
-        self._made: dict[tuple[frozenset[str], int | None], Pipeline | LanesPipeline] = {}
+        self._made: dict[tuple[frozenset[str], int | None], Pipeline | LanesPipeline | GraphPipeline] = {}
 
-    def pipeline(self, per_item: frozenset[str], inflight: int | None) -> Pipeline | LanesPipeline | None:
+    def pipeline(self, per_item: frozenset[str], inflight: int | None) -> Pipeline | LanesPipeline | GraphPipeline | None:
         """What runs the loop; None for the sequential executor, which has no overlap to offer.
 
         Raises:
@@ -82,6 +83,8 @@ class Looper:
         from streamgraph.executors.annotate import as_asked
         from streamgraph.executors.compiled import CompiledExecutor
         from streamgraph.executors.device import HostDevice
+        from streamgraph.executors.graph import GraphExecutor
+        from streamgraph.executors.graph_pipeline import GraphPipeline
         from streamgraph.executors.lanes import LanesExecutor
         from streamgraph.executors.lanes_pipeline import LanesPipeline
         from streamgraph.executors.pipeline import Pipeline
@@ -95,12 +98,18 @@ class Looper:
         loop = plan_loop(program, per_item, inflight=inflight, **planner_options(self.schedule))
         if isinstance(self.executor, SequentialExecutor):
             return None
+        if isinstance(self.executor, GraphExecutor):
+            operators = as_asked(resolve(program, self.ops, str(self.location), self.schedule.accesses), self.location)
+            self._made[key] = GraphPipeline(
+                loop, operators, self.executor.device, self.executor.memory, self.executor.bound, self.executor.streams
+            )
+            return self._made[key]
         if not isinstance(self.executor, LanesExecutor | CompiledExecutor):
             message = f"the executor of the runner of '{program.name}' has no loops"
             remedy = "compile with executor='eager' or 'lanes', or call the runner in a plain loop"
             raise RunnerError(Problem("SG615", message, None, remedy))
         operators = as_asked(resolve(program, self.ops, str(self.location), self.schedule.accesses), self.location)
-        made: Pipeline | LanesPipeline
+        made: Pipeline | LanesPipeline | GraphPipeline
         if isinstance(self.executor, LanesExecutor) and isinstance(self.executor.device, HostDevice):
             made = LanesPipeline(loop, operators, self.executor.memory)
         else:
@@ -110,8 +119,9 @@ class Looper:
         return made
 
     def results(
-        self, pipeline: Pipeline | LanesPipeline | None, items: Iterable[object], bound: Mapping[str, torch.Tensor], names: Sequence[str]
-    ) -> Iterator[Mapping[str, torch.Tensor]]:
+        self, pipeline: Pipeline | LanesPipeline | GraphPipeline | None, items: Iterable[object], bound: Mapping[str, torch.Tensor],
+        names: Sequence[str],
+    ) -> Iterator[Mapping[str, torch.Tensor]]:  # fmt: skip
         """The outputs of each item, in order."""
         program = self.schedule.program
         tensors = bound_items(program, items, names, bound, self.location, self.written)

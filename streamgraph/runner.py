@@ -29,6 +29,7 @@ from streamgraph.validate import near
 if TYPE_CHECKING:
     from streamgraph.executors import Executor
     from streamgraph.executors.device import Device
+    from streamgraph.executors.graph_pipeline import GraphPipeline
     from streamgraph.executors.lanes_pipeline import LanesPipeline
     from streamgraph.executors.pipeline import Pipeline
     from streamgraph.operators import Operators
@@ -288,7 +289,7 @@ class Runner:
         return mapped
 
     def _mapped(
-        self, looper: Looper, pipeline: Pipeline | LanesPipeline | None, items: Iterable[object], names: tuple[str, ...]
+        self, looper: Looper, pipeline: Pipeline | LanesPipeline | GraphPipeline | None, items: Iterable[object], names: tuple[str, ...]
     ) -> Generator[Result, None, None]:
         self._begin()
         try:

@@ -244,6 +244,15 @@ class CudaDevice:
         """An empty graph."""
         return torch.cuda.CUDAGraph()
 
+    def new_shared_event(self) -> Event:
+        """An event that a captured graph records, or waits for, in a node of its own."""
+        event: Event = torch.cuda.Event(external=True)  # type: ignore[no-untyped-call]
+        return event
+
+    def random_offset(self) -> int:
+        """How far the device's random numbers have come."""
+        return int(torch.cuda.default_generators[self.index].get_offset())
+
     def captures_memory(self) -> bool:
         """Whether a captured graph has a pool of memory of its own, as with PyTorch's own allocator."""
         return torch.cuda.get_allocator_backend() == "native"

@@ -1,0 +1,363 @@
+"""Phases: the graphs of an iteration that is issued again and again, captured once for each of the `period` places in turn.
+
+    the first time      each part is captured where the iteration has come to it, and launched at once
+    from then on        graphs are launched; host tasks run, and eager launches are issued, in between
+
+What parts make lies in the memory of their phase, at the same addresses each time: all parts of a phase share one pool, since they replay
+in the order in which they were captured, lane for lane; phases, which overlap, have a pool each. So the memory of a loop is that of one
+iteration, once for each phase. What an eager launch makes for a part is copied to where that part has found it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from streamgraph.calls import evaluate, type_text
+from streamgraph.errors import Problem, TaskError
+from streamgraph.executors.capture import Captures, Graph, capturing, during_capture
+from streamgraph.executors.device import Device, Event, Stream
+from streamgraph.executors.launch import failure, launch
+from streamgraph.executors.memory import Cells
+from streamgraph.executors.parts import Cut, Member, Piece
+from streamgraph.iterations import ITEM, PSEUDO
+from streamgraph.model import MAIN, Kind, Program
+from streamgraph.operators import Operator
+from streamgraph.storages import Accesses
+
+LAUNCHERS = 16  # streams that graphs are launched on; parts take them in turn, and two on one stream follow each other
+
+
+def moving(program: Program, accesses: Accesses, bound: Collection[str]) -> frozenset[str]:
+    """The device tasks that no graph can hold: they touch memory that the caller brings on the host, or that a host task makes."""
+    moved = {
+        number
+        for number, storage in enumerate(accesses.storages)
+        if (storage.kind is Kind.INPUT and storage.host and storage.tensor not in bound)
+        or (storage.producer is not None and program.tasks[storage.producer].host)
+    }
+    return frozenset(
+        task.name
+        for task, touched in zip(program.tasks, accesses.of_task, strict=True)
+        if not task.host and any(access.storage in moved for access in touched)
+    )
+
+
+@dataclass
+class _Part:
+    """A captured piece. `random`: it draws random numbers, whose state all graphs of the device share."""
+
+    graph: Graph
+    stream: Stream
+    end: Event
+    random: bool = False
+
+
+@dataclass
+class Phase:
+    """One place of the period: tensors by storage, graphs by piece, and the events behind which its latest iteration has ended."""
+
+    cells: Cells
+    parts: dict[int, _Part] = field(default_factory=dict)
+    homes: dict[int, torch.Tensor] = field(default_factory=dict)
+    ended: list[Event] = field(default_factory=list)
+    pool: Any = None
+    whole: bool = False  # every part has been captured
+
+
+class Phases:
+    """Issues iterations of a cut to streams. `lanes` has a stream for each lane, `main` included, all of them the owner's own.
+
+    `held` are storages that are not to be dropped inside an iteration.
+    """
+
+    def __init__(
+        self, cut: Cut, operators: Mapping[str, Operator], device: Device, captures: Captures, program: Program, accesses: Accesses,
+        number: Mapping[str, int], lanes: Mapping[str, Stream], held: Collection[int] = (),
+    ) -> None:  # fmt: skip
+        self.cut, self.device, self.lanes = cut, device, lanes
+        self._operators, self._captures, self._program, self._accesses, self._number = operators, captures, program, accesses, number
+        self._phases: dict[int, Phase] = {}
+        self._launchers: list[Stream] = []
+        self._made = 0  # parts so far
+        self._random: Event | None = None  # the end of the latest part that drew random numbers
+        issued_apart = {m.issue.task for piece in cut.pieces if piece.kind != "part" for m in piece.members}
+        apart = {a.storage for task, of in zip(program.tasks, accesses.of_task, strict=True) if task.name in issued_apart for a in of}
+        in_parts = {
+            a.storage for task, of in zip(program.tasks, accesses.of_task, strict=True) if task.name not in issued_apart for a in of
+        }
+        lasting = {n for n, storage in enumerate(accesses.storages) if storage.host or storage.producer is None}
+        self._kept = apart | lasting | set(accesses.output_storages) | set(held)
+        eager = [member.issue for piece in cut.pieces if piece.kind == "eager" for member in piece.members]
+        # What eager launches make and parts use must lie where the part has found it.
+        self._homes = {
+            n for n in in_parts if (maker := accesses.storages[n].producer) is not None
+            and program.tasks[maker].name in {issue.task for issue in eager}
+        }  # fmt: skip
+        self.eager_lanes = tuple(dict.fromkeys(issue.lane for issue in eager if issue.task != ITEM))
+        self._last_eager = tuple({issue.lane: issue.task for issue in eager if issue.task != ITEM}.values())
+        recorded = (*sorted(cut.shown), *self._last_eager)
+        self._events = {task: [captures.new_shared_event() for _ in range(cut.period)] for task in dict.fromkeys(recorded)}
+        for events in self._events.values():
+            for event in events:
+                device.record(event, lanes[MAIN])  # CUDA makes an event at its first record; a wait before that is none
+
+    @property
+    def whole(self) -> bool:
+        """Whether every phase has been captured."""
+        return len(self._phases) == self.cut.period and all(phase.whole for phase in self._phases.values())
+
+    def phase(self, iteration: int) -> Phase | None:
+        """The phase of an iteration, if it has been captured."""
+        return self._phases.get(iteration % self.cut.period)
+
+    def event(self, task: str, iteration: int) -> Event:
+        """The event of a task's iteration."""
+        return self._events[task][iteration % self.cut.period]
+
+    def shows(self, task: str) -> bool:
+        """Whether the task's event is recorded for others than its part."""
+        return task in self._events
+
+    def wait_first(self, iteration: int) -> None:
+        """Let the host wait for what reaches a whole period back."""
+        for back in self.cut.first:
+            self.event(back.name, iteration - back.by).synchronize()
+
+    def issue(
+        self, iteration: int, after: Sequence[Event], cells: Callable[[], Cells], prepare: Callable[[Phase], None],
+        item: tuple[Stream, Callable[[Phase], None]] | None = None,
+    ) -> Phase:  # fmt: skip
+        """Issue one iteration behind the events `after`, and capture what of it has not been captured yet.
+
+        `cells` makes the tensors of a phase that is new, `prepare` puts in what each iteration brings, and `item` copies what comes on
+        the caller's stream. The current stream is another one afterwards.
+
+        Raises:
+            TaskError: a task raised, or could not be captured. The phase is captured anew next time, unless it was whole.
+            RunnerError: SG614.
+        """
+        place = iteration % self.cut.period
+        phase = self._phases.get(place)
+        if phase is None:
+            phase = self._phases[place] = Phase(cells())
+        try:
+            prepare(phase)
+            for event in after:
+                for lane in self.eager_lanes:
+                    self.device.wait(event, self.lanes[lane])
+                for part in phase.parts.values():
+                    if event is not part.end:
+                        self.device.wait(event, part.stream)
+                if item is not None:
+                    self.device.wait(event, item[0])
+            for number, piece in enumerate(self.cut.pieces):
+                if piece.kind == "part":
+                    if number not in phase.parts:
+                        phase.parts[number] = self._capture(piece, iteration, phase, after)
+                    self._launch(phase.parts[number], first=not phase.whole)
+                else:
+                    (member,) = piece.members
+                    (self._on_host if piece.kind == "host" else self._eagerly)(member, iteration, phase, item)
+        except BaseException:
+            if not phase.whole:
+                self._phases.pop(place, None)
+                self._at_rest(phase, iteration)
+                _drop(phase)
+            raise
+        phase.whole = True
+        phase.ended = [part.end for part in phase.parts.values()]
+        phase.ended += [self.event(task, iteration) for task in self._last_eager]
+        return phase
+
+    def _on_host(self, member: Member, iteration: int, phase: Phase, item: object) -> None:
+        for back in member.outside:
+            self.event(back.name, iteration - back.by).synchronize()
+        if member.issue.task not in PSEUDO:
+            self.device.set_stream(self.lanes[MAIN])
+            self._call(member, phase)
+
+    def _eagerly(self, member: Member, iteration: int, phase: Phase, item: tuple[Stream, Callable[[Phase], None]] | None) -> None:
+        issue = member.issue
+        stream = self.lanes[issue.lane]
+        if issue.task == ITEM:
+            assert item is not None
+            stream = item[0]
+        for back in member.outside:
+            self.device.wait(self.event(back.name, iteration - back.by), stream)
+        self.device.set_stream(stream)
+        if issue.task == ITEM:
+            assert item is not None
+            item[1](phase)
+        else:
+            self._call(member, phase)
+        if issue.task in self._events:
+            self.device.record(self.event(issue.task, iteration), stream)
+
+    def _call(self, member: Member, phase: Phase) -> None:
+        """Call one task outside of any graph; what parts read of it goes where they have found it."""
+        operator, cells = self._operators[member.issue.task], phase.cells
+        call = operator.call
+        try:
+            if call.is_copy and call.returns and call.returns[0].storage in phase.homes:
+                number = call.returns[0].storage
+                self._settle(operator, phase, number, evaluate(call.positional[0], cells), member.issue.lane)
+                return
+            launch(operator, cells, self.device.location, member.issue.lane, check=False)
+            for returned in call.returns:
+                made = cells[returned.storage]
+                if returned.storage in self._homes and made is not None:
+                    self._settle(operator, phase, returned.storage, made, member.issue.lane)
+        except BaseException as error:
+            raised = failure(error, operator, cells, member.issue.lane)
+            if raised is error:
+                raise
+            raise raised from error
+
+    def _settle(self, operator: Operator, phase: Phase, number: int, made: torch.Tensor, lane: str) -> None:
+        home = phase.homes.setdefault(number, made)
+        if home is not made:
+            if home.shape != made.shape:
+                task = operator.call.task
+                message = f"task '{task}' @{lane} makes {type_text(made)}, but the CUDA graph was captured with {type_text(home)}"
+                remedy = "compile a second runner for other shapes"
+                raise TaskError(Problem("SG613", message, operator.call.location, remedy), task, lane)
+            self._captures.copy(home, made)
+        phase.cells[number] = home
+
+    def _launch(self, part: _Part, first: bool) -> None:
+        before: Hashable = None
+        if (first or part.random) and self._random is not None:
+            self.device.wait(self._random, part.stream)
+        if first:
+            before = self._captures.random_offset()
+        self.device.set_stream(part.stream)
+        part.graph.replay()
+        self.device.record(part.end, part.stream)
+        if first:
+            part.random = before != self._captures.random_offset()
+        if part.random:
+            self._random = part.end
+
+    def _capture(self, piece: Piece, iteration: int, phase: Phase, after: Sequence[Event]) -> _Part:
+        device, stream = self.device, self._launcher()
+        for event in after:
+            device.wait(event, stream)
+        part = _Part(self._captures.new_graph(), stream, device.new_event())
+        device.set_stream(stream)
+        with capturing(part.graph, self._program.name, phase.pool):
+            _Capture(self, piece, iteration, phase, stream).run()
+        phase.pool = part.graph.pool()
+        return part
+
+    def _launcher(self) -> Stream:
+        if self._made >= len(self._launchers) and len(self._launchers) < LAUNCHERS:
+            taken = {stream.cuda_stream for stream in (*self.lanes.values(), *self._launchers, self.device.current_stream())}
+            self._launchers.append(self.device.new_stream("normal", taken))
+        self._made += 1
+        return self._launchers[(self._made - 1) % len(self._launchers)]
+
+    def launchers(self) -> tuple[Stream, ...]:
+        """The streams that graphs are launched on."""
+        return tuple(self._launchers)
+
+    def _at_rest(self, phase: Phase, iteration: int) -> None:
+        """Wait for what has been issued of a phase whose memory is about to go."""
+        for part in phase.parts.values():
+            part.end.synchronize()
+        for task in self._last_eager:
+            self.event(task, iteration).synchronize()
+
+    def close(self) -> None:
+        """Give graphs and memory back. Nothing may be running."""
+        for phase in self._phases.values():
+            _drop(phase)
+        self._phases.clear()
+        self._events.clear()
+        self._launchers.clear()
+        self._random = None
+
+
+class _Capture:
+    """One part being captured: `stream` is the current one, and is being captured."""
+
+    def __init__(self, phases: Phases, piece: Piece, iteration: int, phase: Phase, stream: Stream) -> None:
+        self.phases, self.piece, self.iteration, self.phase = phases, piece, iteration, phase
+        self.device = phases.device
+        self.stream, self.lanes = stream, phases.lanes
+        self.forked: dict[str, None] = {}
+        self.events: dict[str, Event] = {}
+        self.fork = self.device.new_event()
+
+    def run(self) -> None:
+        self.device.record(self.fork, self.stream)
+        launching: Member | None = None
+        try:
+            for launching in self.piece.members:
+                self.member(launching)
+            launching = None
+            self.joined()
+        except BaseException as error:
+            raised = error
+            if launching is not None:
+                operator = self.phases._operators[launching.issue.task]
+                raised = failure(error, operator, self.phase.cells, launching.issue.lane)
+            with suppress(RuntimeError):  # the error may have ended the capture
+                self.joined()
+            if isinstance(raised, TaskError):
+                raised = during_capture(raised)
+            if raised is error:
+                raise
+            raise raised from error
+        finally:
+            self.device.set_stream(self.stream)
+
+    def member(self, member: Member) -> None:
+        issue, phases, device = member.issue, self.phases, self.device
+        stream = self.lanes[issue.lane]
+        if issue.lane not in self.forked:
+            self.forked[issue.lane] = None
+            device.wait(self.fork, stream)
+        device.set_stream(stream)
+        for name in member.inside:
+            device.wait(self.events[name], stream)
+        for back in member.outside:
+            device.wait(phases.event(back.name, self.iteration - back.by), stream)
+        self.drop(issue.releases_before)
+        launch(phases._operators[issue.task], self.phase.cells, device.location, issue.lane, check=False)
+        if issue.task in phases.cut.inner:
+            self.events[issue.task] = device.new_event()
+            device.record(self.events[issue.task], stream)
+        if phases.shows(issue.task):
+            device.record(phases.event(issue.task, self.iteration), stream)
+        self.drop(issue.releases_after)
+
+    def drop(self, values: Sequence[Any]) -> None:
+        """Let later tasks of this phase have the memory of what is not needed any more in this iteration."""
+        for back in values:
+            number = self.phases._number[back.name]
+            if back.by == 0 and number not in self.phases._kept:
+                self.phase.cells[number] = None
+
+    def joined(self) -> None:
+        """Let the captured stream follow every lane that has joined the capture."""
+        self.device.set_stream(self.stream)
+        lanes, self.forked = tuple(self.forked), {}
+        for lane in lanes:
+            end = self.device.new_event()
+            self.device.record(end, self.lanes[lane])
+            self.device.wait(end, self.stream)
+
+
+def _drop(phase: Phase) -> None:
+    phase.cells = []
+    phase.homes.clear()
+    for part in phase.parts.values():
+        with suppress(RuntimeError):
+            part.graph.reset()
+    phase.parts.clear()
+    phase.ended = []
