@@ -6,21 +6,17 @@ import gc
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgraph.builder import Graph
-from streamgraph.errors import BindingError, TaskError
 from streamgraph.executors import launch
 from streamgraph.executors.split import SplitExecutor
 from streamgraph.operators import resolve
 from streamgraph.plan import plan
-from streamgraph.schedule import HostWait, Schedule, Wait
+from streamgraph.schedule import Schedule
 from tests.fake_device import FakeDevice
 from tests.programs import seeded
-from tests.running import CHAINS, Fault, Tensors, all_tensors, expected_of, failing, inputs_of, same, shows_in_no_value, steps_of
-from tests.support import graph, program
+from tests.running import Tensors, all_tensors, expected_of, inputs_of, same
 
 
 @pytest.fixture(autouse=True)
