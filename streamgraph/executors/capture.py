@@ -152,6 +152,7 @@ def issue(
         for step in schedule.steps:
             match step:
                 case Launch(task, lane):
+                    assert lane != HOST, f"bug in streamgraph: host task '{task}' in a graph"
                     if lane != current:
                         device.set_stream(streams[lane])
                         current = lane

@@ -20,6 +20,7 @@ from streamgraph.calls import type_text
 from streamgraph.errors import BindingError, Problem, RunnerError
 from streamgraph.executors.capture import Captures
 from streamgraph.executors.device import Device, Event, Stream
+from streamgraph.executors.graph import empty_like
 from streamgraph.executors.launch import failure, launch
 from streamgraph.executors.memory import Cells, Memory
 from streamgraph.executors.modes import task_mode
@@ -74,6 +75,10 @@ class GraphPipeline:
             if not task.host and any(access.storage in looked and access.mode is not Mode.READ for access in touched)
         )
         self.cut: Cut = cut(loop.steady, moving(program, accesses, frozenset(bound)), self.period, self.makers)
+        hosted = (s.producer is not None and program.tasks[s.producer].host for s in accesses.storages)
+        made_anew = {number for number, yes in enumerate(hosted) if yes}
+        self.host_outputs = tuple((name, n) for name, n in accesses.outputs if accesses.storages[n].host and n not in made_anew)
+        self.pinned: dict[str, bool] = {}
         self.on_host = frozenset(issue.task for issue in loop.steady if issue.lane == HOST)
         self.lanes: dict[str, Stream] = {}
         self.phases: Phases | None = None
@@ -130,6 +135,7 @@ class _Run:
         self.items: dict[int, Mapping[str, torch.Tensor]] = {}
         self.behind: dict[int, list[Event]] = {}  # by place in the period: behind these the latest iteration there has ended
         self.launched = 0  # iterations that were graphs
+        self.fresh: dict[str, torch.Tensor] = {}  # memory for the results that are due next
 
     def results(self, items: Items) -> Iterator[Outputs]:
         pipeline, loop = self.pipeline, self.loop
@@ -290,6 +296,23 @@ class _Run:
 
         phase = phases.issue(iteration, after, cells, bring, (self.main, copy) if pipeline.on_device else None)
         self.behind[place] = list(phase.ended)
+        due = iteration - self.loop.inflight + 1
+        if due >= 0 and due not in self.eager:
+            self._get_memory(due)
+        phases.wait_last(iteration)
+
+    def _get_memory(self, iteration: int) -> None:
+        """Memory for the results in host memory that are due next, got while the device is at work."""
+        pipeline, phases = self.pipeline, self.pipeline.phases
+        assert phases is not None
+        phase = phases.phase(iteration)
+        assert phase is not None
+        for name, number in pipeline.host_outputs:
+            tensor = phase.cells[number]
+            assert tensor is not None
+            if name not in pipeline.pinned:
+                pipeline.pinned[name] = tensor.is_pinned()
+            self.fresh[name] = empty_like(tensor, pipeline.pinned[name])
 
     def _static_like(self, tensor: torch.Tensor) -> torch.Tensor:
         self.device.set_stream(self.main)
@@ -334,7 +357,8 @@ class _Run:
             elif storage.producer is not None and program.tasks[storage.producer].host:
                 outputs[name] = tensor
             else:
-                outputs[name] = torch.empty_like(tensor, pin_memory=tensor.is_pinned()).copy_(tensor)
+                fresh = self.fresh.pop(name, None)
+                outputs[name] = (empty_like(tensor, tensor.is_pinned()) if fresh is None else fresh).copy_(tensor)
         if phase is not None:
             for number, name in pipeline.changed:
                 source = cells[number]

@@ -50,13 +50,14 @@ class Cut:
     """The pieces of an iteration in the order in which they are issued.
 
     `shown`: tasks whose events others than their own part wait for. `inner`: tasks whose events their own part waits for.
-    `first`: what the host waits for before anything of the iteration is issued.
+    `first`: what the host waits for before anything of the iteration is issued; `last`: once all of it is, before results are given.
     """
 
     pieces: tuple[Piece, ...]
     shown: frozenset[str]
     inner: frozenset[str]
     first: tuple[Back, ...]
+    last: tuple[Back, ...]
     period: int
 
     @property
@@ -93,6 +94,7 @@ class _Cutter:
         self.place: dict[str, tuple[int, int]] = {}
         self.hosts = 0
         self.first: dict[Back, None] = {}
+        self.latest: list[Back] = []
         self.shown: set[str] = set()
         self.inner: set[str] = set()
         self.found: dict[tuple[int, int, Kind], list[Member]] = {}
@@ -111,11 +113,14 @@ class _Cutter:
             self.device(issue, waits)
 
     def host(self, issue: Issue, waits: list[Back]) -> None:
-        self.hosts += 1
-        self.place[issue.task] = (self.hosts, 0)
         self.first.update((back, None) for back in waits if back.by >= self.period)
         outside = tuple(back for back in waits if back.by < self.period)
         self.shown.update(back.name for back in waits)
+        if issue.task == DELIVER:
+            self.latest += outside
+            return
+        self.hosts += 1
+        self.place[issue.task] = (self.hosts, 0)
         self.found[self.hosts, -1, "host"] = [Member(issue, (), outside)]
 
     def device(self, issue: Issue, waits: list[Back]) -> None:
@@ -157,7 +162,7 @@ class _Cutter:
         for (_, _, kind), members in sorted(self.found.items(), key=lambda entry: entry[0]):
             pieces += [Piece("part", tuple(members))] if kind == "part" else [Piece(kind, (member,)) for member in members]
         shown = frozenset(self.shown) | looked_at
-        return Cut(tuple(pieces), shown, frozenset(self.inner), tuple(self.first), self.period)
+        return Cut(tuple(pieces), shown, frozenset(self.inner), tuple(self.first), tuple(self.latest), self.period)
 
 
 def issues_of(schedule: Schedule) -> tuple[Issue, ...]:

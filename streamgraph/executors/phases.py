@@ -24,7 +24,7 @@ from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.launch import failure, launch
 from streamgraph.executors.memory import Cells
 from streamgraph.executors.parts import Cut, Member, Piece
-from streamgraph.iterations import ITEM, PSEUDO
+from streamgraph.iterations import ITEM
 from streamgraph.model import MAIN, Kind, Program
 from streamgraph.operators import Operator
 from streamgraph.storages import Accesses
@@ -137,6 +137,11 @@ class Phases:
         for back in self.cut.first:
             self.event(back.name, iteration - back.by).synchronize()
 
+    def wait_last(self, iteration: int) -> None:
+        """Let the host wait for what makes results in host memory."""
+        for back in self.cut.last:
+            self.event(back.name, iteration - back.by).synchronize()
+
     def issue(
         self, iteration: int, after: Sequence[Event], cells: Callable[[], Cells], prepare: Callable[[Phase], None],
         item: tuple[Stream, Callable[[Phase], None]] | None = None,
@@ -186,9 +191,8 @@ class Phases:
     def _on_host(self, member: Member, iteration: int, phase: Phase, item: object) -> None:
         for back in member.outside:
             self.event(back.name, iteration - back.by).synchronize()
-        if member.issue.task not in PSEUDO:
-            self.device.set_stream(self.lanes[MAIN])
-            self._call(member, phase)
+        self.device.set_stream(self.lanes[MAIN])
+        self._call(member, phase)
 
     def _eagerly(self, member: Member, iteration: int, phase: Phase, item: tuple[Stream, Callable[[Phase], None]] | None) -> None:
         issue = member.issue

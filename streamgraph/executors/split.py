@@ -17,7 +17,7 @@ from streamgraph.binding import written_in_place
 from streamgraph.errors import Problem, TaskError
 from streamgraph.executors import Finished
 from streamgraph.executors.device import Device, Event, Stream
-from streamgraph.executors.graph import GraphExecutor
+from streamgraph.executors.graph import GraphExecutor, empty_like
 from streamgraph.executors.memory import Cells
 from streamgraph.executors.modes import task_mode
 from streamgraph.executors.parts import Cut, cut, issues_of
@@ -38,12 +38,21 @@ class SplitExecutor(GraphExecutor):
         self.cut: Cut = cut(issues_of(schedule), moving(program, accesses, bound), 1)
         self._phases: Phases | None = None
         self._entry = device.new_event()
+        self._pinned: dict[str, bool] = {}  # outputs in host memory that parts make
         storages = enumerate(accesses.storages)
         self._inputs = tuple((n, storage.tensor) for n, storage in storages if storage.kind is Kind.INPUT)
         # Host tensors of a call are used where they lie.
         self._each_call = tuple(t.name for t in program.inputs if t.name not in bound and t.device != "cpu")
         written = written_in_place(program, accesses)
         self._back = tuple(name for name in self._each_call if name in written)
+        # Outputs that are made anew each time, and that no part reads, are handed over as they are.
+        apart = {m.issue.task for piece in self.cut.pieces if piece.kind != "part" for m in piece.members}
+        in_parts = {a.storage for t, of in zip(program.tasks, accesses.of_task, strict=True) if t.name not in apart for a in of}
+        self._handed = frozenset(
+            number
+            for number in accesses.output_storages
+            if (maker := accesses.storages[number].producer) is not None and program.tasks[maker].name in apart and number not in in_parts
+        )
 
     @property
     def captured(self) -> bool:
@@ -85,7 +94,9 @@ class SplitExecutor(GraphExecutor):
                 device.set_stream(main)
                 for event in phase.ended:
                     device.wait(event, main)
-                outputs = self._take(phase, main)
+                fresh = self._fresh(phase)
+                phases.wait_last(1)
+                outputs = self._take(phase, main, fresh)
                 for name in self._back:
                     self._captures.copy(inputs[name], self._static[name])
         except BaseException as error:
@@ -105,26 +116,30 @@ class SplitExecutor(GraphExecutor):
         for number, name in self._inputs:
             phase.cells[number] = self._static.get(name, inputs[name])
 
-    def _take(self, phase: Phase, main: Stream) -> dict[str, torch.Tensor]:
-        """The outputs, which are the caller's: what the next run writes again is copied."""
-        accesses, program = self.schedule.accesses, self.schedule.program
+    def _fresh(self, phase: Phase) -> dict[str, torch.Tensor]:
+        """Memory for the outputs in host memory that a part makes, got while the device is at work."""
         found: dict[str, torch.Tensor] = {}
-        fresh: list[int] = []
-        apart = {m.issue.task for piece in self.cut.pieces if piece.kind != "part" for m in piece.members}
-        for name, number in accesses.outputs:
+        for name, number in self.schedule.accesses.outputs:
+            tensor = phase.cells[number]
+            if name in self._host_outputs and number not in self._handed and tensor is not None:
+                if name not in self._pinned:
+                    self._pinned[name] = tensor.is_pinned()
+                found[name] = empty_like(tensor, self._pinned[name])
+        return found
+
+    def _take(self, phase: Phase, main: Stream, fresh: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The outputs, which are the caller's: what the next run writes again is copied."""
+        found: dict[str, torch.Tensor] = {}
+        for name, number in self.schedule.accesses.outputs:
             tensor = phase.cells[number]
             assert tensor is not None, f"bug in streamgraph: output '{name}' was not made, or was released"
-            producer = accesses.storages[number].producer
-            if producer is not None and program.tasks[producer].name in apart and number not in phase.homes:
+            if number in self._handed:
                 found[name] = tensor
-                fresh.append(number)
-                if not accesses.storages[number].host:
+                if name not in self._host_outputs:
                     self.device.record_stream(tensor, main)
-            elif name in self._host_outputs:
-                found[name] = torch.empty_like(tensor, pin_memory=tensor.is_pinned()).copy_(tensor)
             else:
-                found[name] = self._captures.clone(tensor)
-        for number in fresh:
+                found[name] = fresh[name].copy_(tensor) if name in fresh else self._captures.clone(tensor)
+        for number in self._handed:
             phase.cells[number] = None
         return found
 
