@@ -385,7 +385,7 @@ class _Run:
             raised = in_item(error, max(self.items, default=0))
             if raised is error:
                 raise
-            raise raised from error
+            raise raised from raised.__cause__
         finally:
             self.device.set_stream(stream)
             if index != self.device.current_device():
