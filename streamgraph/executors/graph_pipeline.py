@@ -144,8 +144,7 @@ class _Run:
             self._begin()
         while True:
             block = loop.block(iteration)
-            with self._issuing():
-                self._host_waits(block[0], iteration)
+            self._host_waits(block[0], iteration)
             try:
                 item = next(items)
             except StopIteration:
@@ -157,12 +156,15 @@ class _Run:
                     pipeline.warm = True
                 else:
                     self._graphs(iteration, item)
-            iteration += 1
-            if iteration >= loop.inflight:
-                yield self._take(iteration - loop.inflight)
+                iteration += 1
+                due = self._copied_out(iteration - loop.inflight) if iteration >= loop.inflight else None
+            if due is not None:
+                yield due
         self.end()
         for rest in range(self.taken, iteration):
-            yield self._take(rest)
+            with self._issuing():
+                due = self._copied_out(rest)
+            yield due
 
     def _begin(self) -> None:
         """Everything follows what the caller has issued, and the executor's last call."""
@@ -330,12 +332,8 @@ class _Run:
 
     # --- results ---
 
-    def _take(self, iteration: int) -> Outputs:
-        """The outputs of an iteration, copied on the caller's stream: what they lie in is written again."""
-        with self._issuing():
-            return self._copied_out(iteration)
-
     def _copied_out(self, iteration: int) -> Outputs:
+        """The outputs of an iteration, copied on the caller's stream: what they lie in is written again."""
         pipeline, device, phases = self.pipeline, self.device, self.pipeline.phases
         assert phases is not None
         accesses, program = pipeline.memory.accesses, self.loop.program

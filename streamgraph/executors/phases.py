@@ -93,6 +93,7 @@ class Phases:
         self._phases: dict[int, Phase] = {}
         self._launchers: list[Stream] = []
         self._made = 0  # parts so far
+        self._whole = False
         self._random: Event | None = None  # the end of the latest part that drew random numbers
         issued_apart = {m.issue.task for piece in cut.pieces if piece.kind != "part" for m in piece.members}
         apart = {a.storage for task, of in zip(program.tasks, accesses.of_task, strict=True) if task.name in issued_apart for a in of}
@@ -118,7 +119,7 @@ class Phases:
     @property
     def whole(self) -> bool:
         """Whether every phase has been captured."""
-        return len(self._phases) == self.cut.period and all(phase.whole for phase in self._phases.values())
+        return self._whole
 
     def phase(self, iteration: int) -> Phase | None:
         """The phase of an iteration, if it has been captured."""
@@ -183,7 +184,9 @@ class Phases:
                 self._at_rest(phase, iteration)
                 _drop(phase)
             raise
-        phase.whole = True
+        if not phase.whole:
+            phase.whole = True
+            self._whole = len(self._phases) == self.cut.period and all(phase.whole for phase in self._phases.values())
         phase.ended = [part.end for part in phase.parts.values()]
         phase.ended += [self.event(task, iteration) for task in self._last_eager]
         return phase
