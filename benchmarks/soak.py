@@ -61,10 +61,10 @@ def hosted() -> sg.Graph:
     """The same with a host task in between."""
     made = sg.Graph("hosted")
     made.value("there", "f32[64]", device="cpu", pinned=True)
-    made.value("asked", "f32[64]", device="cpu", pinned=True)
+    made.buffer("asked", "f32[64]", device="cpu", pinned=True)
     h = made.task("load", torch.neg, reads=made.input("x", "f32[64]"), writes="h", stream="one")
     made.copy("down", h, "there", stream="one")
-    made.task("ask", lambda there: there.add(1.0), reads="there", writes="asked", host=True)
+    made.task("ask", lambda there, out: torch.add(there, 1.0, out=out), reads="there", writes="asked", host=True)
     made.copy("up", "asked", "answer", stream="two")
     made.output(made.task("use", torch.add, reads=[h, "answer"], writes="y", stream="main"))
     return made
@@ -140,7 +140,8 @@ def main() -> None:
         ]
     paper = Paper(chosen.output)
     paper.say(f"### soak.py\n\n{environment(1)}.\n")
-    lines = []
+    head = ["what", "how many", "µs each", "device memory in use, B", "reserved, B", "process, KiB", "Python objects"]
+    paper.say(markdown(head, []))
     for name, count, make in ways:
         count //= many
         with ExitStack() as stack:
@@ -155,9 +156,9 @@ def main() -> None:
         allocated, reserved, process, objects = grown
         paper.failed |= allocated != 0 or reserved > 0 or process > MAY_GROW or objects > 50
         each = f"{seconds / count * 1e6:.1f}"
-        lines.append([name, f"{count:,}", each, f"{allocated:+}", f"{reserved:+}", f"{process / KIBI:+.0f}", f"{objects:+}"])
-    head = ["what", "how many", "µs each", "device memory in use, B", "reserved, B", "process, KiB", "Python objects"]
-    paper.say(markdown(head, lines) + "\n")
+        row = [name, f"{count:,}", each, f"{allocated:+}", f"{reserved:+}", f"{process / KIBI:+.0f}", f"{objects:+}"]
+        paper.say("| " + " | ".join(row) + " |")
+    paper.say()
     paper.end(device)
 
 

@@ -73,7 +73,7 @@ WIDE = "a: x -> y @one | b: x -> z @two | c: y z -> v @main | p: h -> k ! | d: v
 def test_a_task_that_raises_between_parts_leaves_streams_drained_and_the_runner_usable(task: str) -> None:
     """`p` is a host task; `d` is issued eagerly, since what it reads of the host's is a value and lies elsewhere each time."""
     made = graph(WIDE, inputs="x", buffers="b", hosts="h", outputs="w")
-    made.value("k", "i64[8]", device="cpu", pinned=True)
+    made.value("k", "i64[8]", device="cpu")
     of = made.program()
     broken: dict[str, BaseException] = {}
     slow = {other.name: 10 * MILLISECOND for other in of.tasks}
