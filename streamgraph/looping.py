@@ -78,7 +78,7 @@ class Looper:
 
         Raises:
             SpecError: SG105, `inflight` is no whole number from 1.
-            RunnerError: SG615, the executor has no loops.
+            RunnerError: SG615, the executor has no loops, or the loop repeats too late to be captured.
         """
         from streamgraph.executors.annotate import as_asked
         from streamgraph.executors.compiled import CompiledExecutor

@@ -275,7 +275,7 @@ class Runner:
         Raises:
             SpecError: SG105, `inflight` is no whole number from 1.
             BindingError: an item does not fit; it is named by its number.
-            RunnerError: SG604 closed, SG605 already running, SG615 the executor has no loops.
+            RunnerError: SG604 closed, SG605 already running, SG615 the loop repeats too late for executor "graph".
             TaskError: a task raised; the message names the item. No wrong result has been given, and nothing is running.
         """
         if self._executor is None:

@@ -88,7 +88,7 @@ def host_task(schedule: Schedule) -> Problem | None:
         if isinstance(step, Launch) and step.lane == HOST:
             task = schedule.program.tasks[schedule.program.index_of_task[step.task]]
             message = f"task '{task.name}' runs on the host, and a CUDA graph records only what streams do"
-            return Problem("SG611", message, task.location, "use executor='eager', or do it between two calls")
+            return Problem("SG611", message, task.location, "call the runner outside `torch.cuda.graph(...)`; executor='graph' captures what stands between host tasks")
     return None
 
 
