@@ -88,7 +88,8 @@ def host_task(schedule: Schedule) -> Problem | None:
         if isinstance(step, Launch) and step.lane == HOST:
             task = schedule.program.tasks[schedule.program.index_of_task[step.task]]
             message = f"task '{task.name}' runs on the host, and a CUDA graph records only what streams do"
-            return Problem("SG611", message, task.location, "call the runner outside `torch.cuda.graph(...)`; executor='graph' captures what stands between host tasks")
+            remedy = "call the runner outside `torch.cuda.graph(...)`; executor='graph' captures what stands between host tasks"
+            return Problem("SG611", message, task.location, remedy)
     return None
 
 
