@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ import streamgraph as sg
 from streamgraph.errors import BindingError, RunnerError, TaskError
 from streamgraph.executors import device as device_module
 from streamgraph.executors import launch
+from streamgraph.executors.first_iterations import begins_steadily
 from streamgraph.executors.graph_pipeline import GraphPipeline
 from streamgraph.executors.memory import Memory
-from streamgraph.loop import Loop
+from streamgraph.loop import Back, Loop
 from streamgraph.operators import resolve
 from streamgraph.plan_loop import plan_loop
 from streamgraph.storages import trace
@@ -48,7 +50,7 @@ def play(loop: Loop, seed: int, pace: float, counts: tuple[int, ...]) -> list[bo
             for outputs in made.run((next(items) for _ in range(count)), bound):
                 found.append({name: tensor.clone() if name in of_host else tensor for name, tensor in outputs.items()})
                 del outputs
-        eager = max([min(sum(counts), 1), sum(min(count, len(loop.prologue)) for count in counts)])  # one at least warms up
+        eager = max([min(sum(counts), 1), sum(min(count, made.prologue) for count in counts)])  # one at least warms up
         assert sum(graph.replays for graph in device.graphs) == (sum(counts) - eager) * made.cut.graphs
         assert len(device.graphs) <= made.period * made.cut.graphs
         device.drain()
@@ -170,12 +172,13 @@ def test_graphs_are_captured_once_for_each_phase_and_no_task_of_a_part_is_called
         list(runner.map(packets(30)))
         (pipeline,) = runner._looper._made.values()  # type: ignore[union-attr]
         assert isinstance(pipeline, GraphPipeline)
-        once = len(pipeline.loop.prologue) + pipeline.period
+        assert pipeline.prologue == 0, "the first iterations wait for nothing that later ones do not"
+        once = 1 + pipeline.period
         assert [calls.count(name) for name in ("work", "follow", "last")] == [once] * 3
         assert [str(piece.kind) for piece in pipeline.cut.pieces] == ["eager", "part"]  # `upload` reads what the item brings
         assert len(device.graphs) == pipeline.period
         list(runner.map(packets(30)))
-        assert calls.count("work") == once + len(pipeline.loop.prologue)
+        assert calls.count("work") == once
         assert len(device.graphs) == pipeline.period
 
 
@@ -263,3 +266,13 @@ def test_loops_that_repeat_too_late_are_refused(device: FakeDevice) -> None:
         pytest.raises(RunnerError, match=r"SG615.*repeats after 77 iterations"),
     ):
         runner.map([])
+
+
+def test_most_loops_need_no_other_first_iterations_and_those_that_do_are_told_apart() -> None:
+    loops = [plan_loop(of := seeded(seed), items_of(of, seed), inflight=1 + seed % 3) for seed in range(60)]
+    assert sum(begins_steadily(loop) for loop in loops) >= 50
+    (loop,) = [loop for loop in loops if len(loop.prologue) > 1 and begins_steadily(loop)][:1]
+    first, *rest = loop.prologue
+    needed = replace(first[-1], waits=(*first[-1].waits, Back(first[1].task, 0)))
+    assert not begins_steadily(replace(loop, prologue=((*first[:-1], needed), *rest)))
+    assert not begins_steadily(replace(loop, prologue=(first[:-1], *rest)))

@@ -1,6 +1,6 @@
 """Graph pipeline: one thread issues a Loop whose iterations are CUDA graphs; results come out while later items are under way.
 
-    the first iterations    as `Pipeline` has them, launch by launch: what the loop's prologue says, on the streams that will be captured
+    the first iteration     launch by launch, on the streams that will be captured (`first_iterations`)
     one for each phase      parts are captured where the iteration comes to them, and launched at once
     from then on            graphs are launched; uploads of what items bring in host memory, and host tasks, are issued in between
 
@@ -20,16 +20,15 @@ from streamgraph.calls import type_text
 from streamgraph.errors import BindingError, Problem, RunnerError
 from streamgraph.executors.capture import Captures
 from streamgraph.executors.device import Device, Event, Stream
+from streamgraph.executors.first_iterations import FirstIterations, begins_steadily
 from streamgraph.executors.graph import empty_like
-from streamgraph.executors.launch import failure, launch
 from streamgraph.executors.memory import Cells, Memory
 from streamgraph.executors.modes import task_mode
 from streamgraph.executors.parts import Cut, cut
 from streamgraph.executors.phases import Phase, Phases, moving
 from streamgraph.executors.pipeline import Items, Outputs, in_item
 from streamgraph.executors.slots import Slots
-from streamgraph.iterations import ITEM, PSEUDO
-from streamgraph.loop import Back, Issue, Loop
+from streamgraph.loop import Issue, Loop
 from streamgraph.model import ENTRY, HOST, MAIN, Kind
 from streamgraph.operators import Operator
 from streamgraph.storages import Mode
@@ -80,6 +79,7 @@ class GraphPipeline:
         self.host_outputs = tuple((name, n) for name, n in accesses.outputs if accesses.storages[n].host and n not in made_anew)
         self.pinned: dict[str, bool] = {}
         self.on_host = frozenset(issue.task for issue in loop.steady if issue.lane == HOST)
+        self.prologue = 0 if begins_steadily(loop) else len(loop.prologue)
         self.lanes: dict[str, Stream] = {}
         self.phases: Phases | None = None
         self.spare: dict[str, Event] = {}
@@ -151,7 +151,7 @@ class _Run:
                 break
             with self._issuing():
                 self.items[iteration] = item
-                if iteration < len(loop.prologue) or not pipeline.warm:
+                if iteration < pipeline.prologue or not pipeline.warm:
                     self._launches(block, iteration, item)
                     pipeline.warm = True
                 else:
@@ -175,83 +175,24 @@ class _Run:
             device.wait(pipeline.event("call"), self.main)
         pipeline.slots.prepare()
         phases = pipeline.ready(self.main)
+        self._first = FirstIterations(pipeline, phases, self.main)
         device.record(pipeline.event(ENTRY), self.main)
         for stream in (*pipeline.lanes.values(), *phases.launchers()):
             device.wait(pipeline.event(ENTRY), stream)
 
     def _host_waits(self, issue: Issue, iteration: int) -> None:
         """What the host waits for before an item is pulled, which may refill memory."""
+        first = self._first
         for back in issue.waits:
             if back.name != ENTRY and back.name not in self.pipeline.on_host:
-                self._event(back.name, iteration - back.by).synchronize()
-
-    # --- launch by launch ---
+                first.event(back.name, iteration - back.by).synchronize()
 
     def _launches(self, block: tuple[Issue, ...], iteration: int, item: Mapping[str, torch.Tensor]) -> None:
-        pipeline, device, phases = self.pipeline, self.device, self.pipeline.phases
-        assert phases is not None
-        self._follow(iteration, (*pipeline.lanes.values(), self.main))
+        """One iteration launch by launch. All lanes are behind the one a period before it, whose tensors go."""
+        self._follow(iteration, (*self.pipeline.lanes.values(), self.main))
         self._forget(iteration)
-        phases.wait_first(iteration)
-        cells = self.eager[iteration] = pipeline.slots.cells(iteration, {**self.bound, **item})
-        for issue in block[1:]:
-            stream = self.main if issue.task == ITEM else pipeline.lanes[issue.lane]
-            for back in issue.waits:
-                self._wait(back, issue, iteration, stream)
-            self._drop(issue.releases_before, cells)
-            if issue.task == ITEM:
-                # The caller's tensors, behind its own work and behind what lane main has been given; main goes on behind them.
-                self._cross(pipeline.lanes[MAIN], self.main)
-                self._cross(self.main, pipeline.lanes[MAIN])
-            elif issue.task not in PSEUDO:
-                self._launch(issue, iteration, cells)
-            if issue.lane != HOST and (issue.record or phases.shows(issue.task)):
-                device.record(self._event(issue.task, iteration), stream)
-            self._drop(issue.releases_after, cells)
-        self.behind[iteration % pipeline.period] = [self._tail(lane, iteration) for lane in pipeline.lanes if lane != HOST]
-
-    def _event(self, task: str, iteration: int) -> Event:
-        """The event of a task's iteration: the one that graphs wait for as well, or one for iterations like this."""
-        phases = self.pipeline.phases
-        assert phases is not None
-        if phases.shows(task):
-            return phases.event(task, iteration)
-        return self.pipeline.event(f"{task} {iteration % (self.loop.reach + 1)}")
-
-    def _wait(self, back: Back, issue: Issue, iteration: int, stream: Stream) -> None:
-        if back.name == ENTRY or back.name in self.pipeline.on_host:
-            return  # this thread is past the task, and every stream is behind entry
-        if issue.lane == HOST:
-            self._event(back.name, iteration - back.by).synchronize()
-        elif back.by < self.pipeline.period:  # else that iteration has ended
-            self.device.wait(self._event(back.name, iteration - back.by), stream)
-
-    def _cross(self, earlier: Stream, later: Stream) -> None:
-        event = self.pipeline.event("item")
-        self.device.record(event, earlier)
-        self.device.wait(event, later)
-
-    def _tail(self, lane: str, iteration: int) -> Event:
-        event = self.pipeline.event(f"{lane} {iteration % self.pipeline.period}")
-        self.device.record(event, self.pipeline.lanes[lane])
-        return event
-
-    def _launch(self, issue: Issue, iteration: int, cells: Cells) -> None:
-        operator = self.pipeline.operators[issue.task]
-        self.device.set_stream(self.pipeline.lanes[issue.lane])
-        try:
-            launch(operator, cells, self.device.location, issue.lane, check=not self.pipeline.warm)
-        except BaseException as error:
-            raised = failure(error, operator, cells, issue.lane)
-            if raised is error:
-                raise
-            raise raised from error
-
-    def _drop(self, values: Sequence[Back], cells: Cells) -> None:
-        """Drop what the iteration itself releases; the rest goes with its cells, a period later."""
-        for back in values:
-            if back.by == 0:
-                cells[self.pipeline.slots.number[back.name]] = None
+        self.eager[iteration] = self._first.issue(block, iteration, {**self.bound, **item})
+        self.behind[iteration % self.pipeline.period] = self._first.ends(iteration)
 
     def _forget(self, iteration: int) -> None:
         """Let go of iterations whose results have been taken and behind which everything is that comes now."""

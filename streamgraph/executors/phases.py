@@ -19,7 +19,8 @@ import torch
 
 from streamgraph.calls import evaluate, type_text
 from streamgraph.errors import Problem, TaskError
-from streamgraph.executors.capture import Captures, Graph, capturing, during_capture
+from streamgraph.executors.capture import Captures, Graph, capturing
+from streamgraph.executors.capture_part import Capturing
 from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.launch import failure, launch
 from streamgraph.executors.memory import Cells
@@ -89,7 +90,7 @@ class Phases:
         number: Mapping[str, int], lanes: Mapping[str, Stream], held: Collection[int] = (),
     ) -> None:  # fmt: skip
         self.cut, self.device, self.lanes = cut, device, lanes
-        self._operators, self._captures, self._program, self._accesses, self._number = operators, captures, program, accesses, number
+        self.operators, self._captures, self._program, self._accesses, self.number = operators, captures, program, accesses, number
         self._phases: dict[int, Phase] = {}
         self._launchers: list[Stream] = []
         self._made = 0  # parts so far
@@ -101,7 +102,7 @@ class Phases:
             a.storage for task, of in zip(program.tasks, accesses.of_task, strict=True) if task.name not in issued_apart for a in of
         }
         lasting = {n for n, storage in enumerate(accesses.storages) if storage.host or storage.producer is None}
-        self._kept = apart | lasting | set(accesses.output_storages) | set(held)
+        self.kept = apart | lasting | set(accesses.output_storages) | set(held)
         eager = [member.issue for piece in cut.pieces if piece.kind == "eager" for member in piece.members]
         # What eager launches make and parts use must lie where the part has found it.
         self._homes = {
@@ -216,7 +217,7 @@ class Phases:
 
     def _call(self, member: Member, phase: Phase) -> None:
         """Call one task outside of any graph; what parts read of it goes where they have found it."""
-        operator, cells = self._operators[member.issue.task], phase.cells
+        operator, cells = self.operators[member.issue.task], phase.cells
         call = operator.call
         try:
             if call.is_copy and call.returns and call.returns[0].storage in phase.homes:
@@ -266,7 +267,7 @@ class Phases:
         part = _Part(self._captures.new_graph(), stream, device.new_event())
         device.set_stream(stream)
         with capturing(part.graph, self._program.name, phase.pool):
-            _Capture(self, piece, iteration, phase, stream).run()
+            Capturing(self, piece, iteration, phase.cells, stream).run()
         phase.pool = part.graph.pool()
         return part
 
@@ -296,77 +297,6 @@ class Phases:
         self._events.clear()
         self._launchers.clear()
         self._random = None
-
-
-class _Capture:
-    """One part being captured: `stream` is the current one, and is being captured."""
-
-    def __init__(self, phases: Phases, piece: Piece, iteration: int, phase: Phase, stream: Stream) -> None:
-        self.phases, self.piece, self.iteration, self.phase = phases, piece, iteration, phase
-        self.device = phases.device
-        self.stream, self.lanes = stream, phases.lanes
-        self.forked: dict[str, None] = {}
-        self.events: dict[str, Event] = {}
-        self.fork = self.device.new_event()
-
-    def run(self) -> None:
-        self.device.record(self.fork, self.stream)
-        launching: Member | None = None
-        try:
-            for launching in self.piece.members:
-                self.member(launching)
-            launching = None
-            self.joined()
-        except BaseException as error:
-            raised = error
-            if launching is not None:
-                operator = self.phases._operators[launching.issue.task]
-                raised = failure(error, operator, self.phase.cells, launching.issue.lane)
-            with suppress(RuntimeError):  # the error may have ended the capture
-                self.joined()
-            if isinstance(raised, TaskError):
-                raised = during_capture(raised)
-            if raised is error:
-                raise
-            raise raised from error
-        finally:
-            self.device.set_stream(self.stream)
-
-    def member(self, member: Member) -> None:
-        issue, phases, device = member.issue, self.phases, self.device
-        stream = self.lanes[issue.lane]
-        if issue.lane not in self.forked:
-            self.forked[issue.lane] = None
-            device.wait(self.fork, stream)
-        device.set_stream(stream)
-        for name in member.inside:
-            device.wait(self.events[name], stream)
-        for back in member.outside:
-            device.wait(phases.event(back.name, self.iteration - back.by), stream)
-        self.drop(issue.releases_before)
-        launch(phases._operators[issue.task], self.phase.cells, device.location, issue.lane, check=False)
-        if issue.task in phases.cut.inner:
-            self.events[issue.task] = device.new_event()
-            device.record(self.events[issue.task], stream)
-        if phases.shows(issue.task):
-            device.record(phases.event(issue.task, self.iteration), stream)
-        self.drop(issue.releases_after)
-
-    def drop(self, values: Sequence[Any]) -> None:
-        """Let later tasks of this phase have the memory of what is not needed any more in this iteration."""
-        for back in values:
-            number = self.phases._number[back.name]
-            if back.by == 0 and number not in self.phases._kept:
-                self.phase.cells[number] = None
-
-    def joined(self) -> None:
-        """Let the captured stream follow every lane that has joined the capture."""
-        self.device.set_stream(self.stream)
-        lanes, self.forked = tuple(self.forked), {}
-        for lane in lanes:
-            end = self.device.new_event()
-            self.device.record(end, self.lanes[lane])
-            self.device.wait(end, self.stream)
 
 
 def _drop(phase: Phase) -> None:
