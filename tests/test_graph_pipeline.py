@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from streamgraph.executors.first_iterations import begins_steadily
 from streamgraph.executors.graph_pipeline import GraphPipeline
 from streamgraph.executors.memory import Memory
 from streamgraph.loop import Back, Loop
+from streamgraph.model import Program
 from streamgraph.operators import resolve
 from streamgraph.plan_loop import plan_loop
 from streamgraph.storages import trace
@@ -26,6 +28,13 @@ from tests.fake_device import FakeDevice
 from tests.programs import seeded
 from tests.running import inputs_of, reference, same
 from tests.test_pipeline import expected, items_of, source
+
+
+def planned(of: Program, items: frozenset[str], inflight: int) -> Loop:
+    """A loop as it is planned for graphs: with all lanes the loop's own, and results that are copied."""
+    known = inspect.signature(plan_loop).parameters
+    options: dict[str, Any] = {name: value for name, value in (("apart", False), ("copied", True)) if name in known}
+    return plan_loop(of, items, inflight=inflight, **options)
 
 
 def looped(loop: Loop, device: FakeDevice, ops: Any = None) -> GraphPipeline:
@@ -73,7 +82,7 @@ def test_a_loop_of_graphs_gives_the_reference_however_the_device_orders_them(
     seed: int, inflight: int, pace: float, count: int, again: int
 ) -> None:
     of = seeded(seed)
-    loop = plan_loop(of, items_of(of, seed), inflight=inflight)
+    loop = planned(of, items_of(of, seed), inflight=inflight)
     assert play(loop, seed, pace, (count, again)) == [True] * (count + again)
 
 
@@ -81,7 +90,7 @@ def test_a_loop_of_graphs_gives_the_reference_however_the_device_orders_them(
 @pytest.mark.parametrize("seed", range(300))
 def test_many_seeded_loops_give_the_reference(seed: int) -> None:
     of = seeded(seed, tasks=14)
-    loop = plan_loop(of, items_of(of, seed), inflight=1 + seed % 3)
+    loop = planned(of, items_of(of, seed), inflight=1 + seed % 3)
     assert play(loop, seed, 0.3, (15, 4)) == [True] * 19
 
 
@@ -269,7 +278,7 @@ def test_loops_that_repeat_too_late_are_refused(device: FakeDevice) -> None:
 
 
 def test_most_loops_need_no_other_first_iterations_and_those_that_do_are_told_apart() -> None:
-    loops = [plan_loop(of := seeded(seed), items_of(of, seed), inflight=1 + seed % 3) for seed in range(60)]
+    loops = [planned(of := seeded(seed), items_of(of, seed), inflight=1 + seed % 3) for seed in range(60)]
     assert sum(begins_steadily(loop) for loop in loops) >= 50
     (loop,) = [loop for loop in loops if len(loop.prologue) > 1 and begins_steadily(loop)][:1]
     first, *rest = loop.prologue

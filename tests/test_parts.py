@@ -12,10 +12,10 @@ from streamgraph.executors.phases import moving
 from streamgraph.iterations import PSEUDO, SOURCE
 from streamgraph.model import HOST
 from streamgraph.plan import plan
-from streamgraph.plan_loop import plan_loop
 from streamgraph.schedule import HostWait, Launch, Schedule, Wait
 from tests.programs import seeded
 from tests.support import graph
+from tests.test_graph_pipeline import planned
 from tests.test_pipeline import items_of
 
 
@@ -23,7 +23,7 @@ def cut_of(schedule: Schedule, bound: frozenset[str] = frozenset()) -> Cut:
     return cut(issues_of(schedule), moving(schedule.program, schedule.accesses, bound), 1)
 
 
-def planned(schedule: Schedule) -> set[tuple[str, str]]:
+def ordered(schedule: Schedule) -> set[tuple[str, str]]:
     """The pairs of tasks that lanes, waits and host waits order, the host's own order included."""
     dag: nx.DiGraph[str] = nx.DiGraph()
     last: dict[str, str] = {}
@@ -77,14 +77,14 @@ def test_the_pieces_of_a_schedule_order_what_the_plan_orders_and_nothing_else(se
     made = cut_of(schedule, frozenset({"hx"} if bound else ()))
     names = [member.issue.task for piece in made.pieces for member in piece.members]
     assert sorted(names) == sorted(task.name for task in schedule.program.tasks)
-    assert issued(schedule, made) == planned(schedule)
+    assert issued(schedule, made) == ordered(schedule)
 
 
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6), inflight=st.integers(1, 3))
 def test_every_event_of_an_iteration_has_been_issued_before_it_is_waited_for(seed: int, inflight: int) -> None:
     of = seeded(seed, tasks=12)
-    loop = plan_loop(of, items_of(of, seed), inflight=inflight)
+    loop = planned(of, items_of(of, seed), inflight)
     period = max(loop.reach, inflight)
     eager = frozenset(task.name for task in of.tasks if any(name == "hx" for entry in task.reads for name in entry.tensors))
     made = cut(loop.steady, eager, period)
