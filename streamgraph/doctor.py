@@ -87,10 +87,10 @@ def _device(index: int) -> Iterator[Finding]:
         yield Finding(f"streams, {name} priority", str(len(handles)), OK, remark)
     yield Finding("pinned memory", *_pinned())
     backend = torch.cuda.get_allocator_backend()
-    remark = None if backend == "native" else "streamgraph has been tried with the native allocator only"
+    remark = None if backend == "native" else "executor='graph' needs the native allocator: no `backend` in PYTORCH_CUDA_ALLOC_CONF"
     yield Finding("CUDA allocator", backend, OK if backend == "native" else INFO, remark)
     capturing = torch.cuda.is_current_stream_capturing()
-    yield Finding("CUDA graphs", "a capture is under way" if capturing else "can be captured", INFO)
+    yield Finding("CUDA graphs", "a capture is under way" if capturing else "can be captured" if backend == "native" else "no", INFO)
 
 
 def _pinned() -> tuple[str, str, str | None]:

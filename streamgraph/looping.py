@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from streamgraph.executors import Executor
+    from streamgraph.executors.graph_pipeline import GraphPipeline
     from streamgraph.executors.lanes_pipeline import LanesPipeline
     from streamgraph.executors.pipeline import Pipeline
     from streamgraph.operators import Operators
@@ -71,19 +72,20 @@ class Looper:
         self, schedule: Schedule, executor: Executor, ops: Operators | None, location: torch.device, written: tuple[str, ...]
     ) -> None:
         self.schedule, self.executor, self.ops, self.location, self.written = schedule, executor, ops, location, written
-        self._made: dict[tuple[frozenset[str], int | None], Pipeline | LanesPipeline] = {}
+        self._made: dict[tuple[frozenset[str], int | None], Pipeline | LanesPipeline | GraphPipeline] = {}
 
-    def pipeline(self, per_item: frozenset[str], inflight: int | None) -> Pipeline | LanesPipeline | None:
+    def pipeline(self, per_item: frozenset[str], inflight: int | None) -> Pipeline | LanesPipeline | GraphPipeline | None:
         """What runs the loop; None for the sequential executor, which has no overlap to offer.
 
         Raises:
             SpecError: SG105, `inflight` is no whole number from 1.
-            RunnerError: SG615, the executor has no loops.
+            RunnerError: SG615, the executor has no loops, or the loop repeats too late to be captured.
         """
         from streamgraph.executors.annotate import as_asked
         from streamgraph.executors.compiled import CompiledExecutor
         from streamgraph.executors.device import HostDevice
         from streamgraph.executors.graph import GraphExecutor
+        from streamgraph.executors.graph_pipeline import GraphPipeline
         from streamgraph.executors.lanes import LanesExecutor
         from streamgraph.executors.lanes_pipeline import LanesPipeline
         from streamgraph.executors.pipeline import Pipeline
@@ -103,14 +105,16 @@ class Looper:
         loop = plan_loop(program, per_item, inflight=inflight, **apart, **planner_options(self.schedule))
         if isinstance(executor, SequentialExecutor):
             return None
-        if not isinstance(executor, LanesExecutor | CompiledExecutor):
+        if not isinstance(executor, LanesExecutor | CompiledExecutor | GraphExecutor):
             message = f"the executor of the runner of '{program.name}' has no loops"
             remedy = "compile with executor='eager' or 'lanes', or call the runner in a plain loop"
             raise RunnerError(Problem("SG615", message, None, remedy))
         operators = as_asked(resolve(program, self.ops, str(self.location), self.schedule.accesses), self.location)
-        made: Pipeline | LanesPipeline
+        made: Pipeline | LanesPipeline | GraphPipeline
         calls = executor.lanes.streams if isinstance(executor, LanesExecutor) else executor.streams
-        if lanes or any(task.host for task in program.tasks):
+        if isinstance(executor, GraphExecutor):
+            made = GraphPipeline(loop, operators, executor.device, executor.memory, executor.bound, calls)
+        elif lanes or any(task.host for task in program.tasks):
             made = LanesPipeline(loop, operators, executor.memory, device=executor.device, calls=calls, one_issuer=not lanes)
         else:
             made = Pipeline(loop, operators, executor.device, executor.memory, calls)
@@ -118,8 +122,9 @@ class Looper:
         return made
 
     def results(
-        self, pipeline: Pipeline | LanesPipeline | None, items: Iterable[object], bound: Mapping[str, torch.Tensor], names: Sequence[str]
-    ) -> Iterator[Mapping[str, torch.Tensor]]:
+        self, pipeline: Pipeline | LanesPipeline | GraphPipeline | None, items: Iterable[object], bound: Mapping[str, torch.Tensor],
+        names: Sequence[str],
+    ) -> Iterator[Mapping[str, torch.Tensor]]:  # fmt: skip
         """The outputs of each item, in order."""
         program = self.schedule.program
         tensors = bound_items(program, items, names, bound, self.location, self.written)

@@ -29,6 +29,7 @@ from streamgraph.validate import near
 if TYPE_CHECKING:
     from streamgraph.executors import Executor
     from streamgraph.executors.device import Device
+    from streamgraph.executors.graph_pipeline import GraphPipeline
     from streamgraph.executors.lanes_pipeline import LanesPipeline
     from streamgraph.executors.pipeline import Pipeline
     from streamgraph.operators import Operators
@@ -274,7 +275,7 @@ class Runner:
         Raises:
             SpecError: SG105, `inflight` is no whole number from 1.
             BindingError: an item does not fit; it is named by its number.
-            RunnerError: SG604 closed, SG605 already running, SG615 the executor has no loops.
+            RunnerError: SG604 closed, SG605 already running, SG615 the loop repeats too late for executor "graph".
             TaskError: a task raised; the message names the item. No wrong result has been given, and nothing is running.
         """
         if self._executor is None:
@@ -288,7 +289,7 @@ class Runner:
         return mapped
 
     def _mapped(
-        self, looper: Looper, pipeline: Pipeline | LanesPipeline | None, items: Iterable[object], names: tuple[str, ...]
+        self, looper: Looper, pipeline: Pipeline | LanesPipeline | GraphPipeline | None, items: Iterable[object], names: tuple[str, ...]
     ) -> Generator[Result, None, None]:
         self._begin()
         try:

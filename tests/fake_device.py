@@ -44,6 +44,8 @@ class FakeStream:
 class FakeEvent:
     device: FakeDevice
     latest: Mark | None = None
+    shared: bool = False  # a graph records it, and waits for it, at each replay
+    made: bool = False  # CUDA makes an event at its first record; until then a wait is none, in a graph for good
 
     def synchronize(self) -> None:
         self.device.log.append("synchronize")
@@ -53,13 +55,30 @@ class FakeEvent:
             assert self.device.advance(), "the host waits for an event that can never happen"
 
 
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """A node of a graph that records a shared event."""
+
+    event: FakeEvent
+
+
+@dataclass(frozen=True, eq=False)
+class Awaited:
+    """A node of a graph that waits for a shared event, as it was recorded last when the graph is launched."""
+
+    event: FakeEvent
+
+
+Item = Callable[[], None] | Mark | tuple[Mark] | Shown | Awaited
+
+
 @dataclass(eq=False)
 class Block:
     """Bytes that stay where they are; `owner` is the handle of the stream that they were allocated on, 0 for the host."""
 
     owner: int
     memory: np.ndarray
-    pool: FakeGraph | None = None  # the graph that it belongs to for good
+    pool: object = None  # of the graphs that it belongs to for good
     recorded: dict[int, FakeStream] = field(default_factory=dict)
     guards: list[Mark] = field(default_factory=list)
 
@@ -73,17 +92,25 @@ class FakeGraph:
 
     def __init__(self, device: FakeDevice) -> None:
         self.device = device
-        self.items: list[tuple[int, Callable[[], None] | Mark | tuple[Mark]]] = []
+        self.items: list[tuple[int, Item]] = []
         self.joined: dict[int, None] = {}  # handles of the streams in the capture, its own first
         self.origin: FakeStream | None = None
+        self.memory: object = None
+        self.replays = 0
+        self.gone = False
+        device.graphs.append(self)
 
-    def capture_begin(self, *, capture_error_mode: str) -> None:
+    def pool(self) -> object:
+        return self.memory
+
+    def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:
         assert self.device.graph is None
+        self.memory = pool or object()
         assert self.device.current is not self.device.default, "the default stream cannot be captured"
         self.device.graph, self.origin = self, self.device.current
         self.joined[self.origin.cuda_stream] = None
 
-    def take(self, stream: FakeStream, item: Callable[[], None] | Mark | tuple[Mark]) -> bool:
+    def take(self, stream: FakeStream, item: Item) -> bool:
         """Record the item if its stream is in the capture, or joins it with a wait for a captured event."""
         captured = [mark for _, mark in self.items if isinstance(mark, Mark)]
         if isinstance(item, tuple):
@@ -126,7 +153,13 @@ class FakeGraph:
                 marks[id(item)] = item = Mark()
             elif isinstance(item, tuple):
                 item = (marks[id(item[0])],)
+            elif isinstance(item, Shown):
+                item.event.latest = item = Mark()
+            elif isinstance(item, Awaited):
+                assert item.event.latest is not None
+                item = (item.event.latest,)
             device.put(streams[handle], item)
+        self.replays += 1
         for stream in streams.values():
             end = Mark()
             device.put(stream, end)
@@ -134,6 +167,7 @@ class FakeGraph:
 
     def reset(self) -> None:
         self.items = []
+        self.gone = True
 
 
 class FakeDevice:
@@ -151,6 +185,7 @@ class FakeDevice:
         self.events = 0
         self.capturing = False
         self.graph: FakeGraph | None = None  # that is being captured
+        self.graphs: list[FakeGraph] = []
         self.blocks: list[Block] = []
         self.free: list[Block] = []
 
@@ -183,13 +218,28 @@ class FakeDevice:
         self.events += 1
         return FakeEvent(self)
 
+    def new_shared_event(self) -> FakeEvent:
+        self.events += 1
+        return FakeEvent(self, shared=True)
+
+    def random_offset(self) -> int:
+        return 0
+
     def record(self, event: FakeEvent, stream: FakeStream) -> None:
         self.log.append("record")
+        event.made = True
+        if event.shared and self.graph is not None and stream.cuda_stream in self.graph.joined:
+            self.graph.items.append((stream.cuda_stream, Shown(event)))
+            return
         event.latest = Mark()
         self.put(stream, event.latest)
 
     def wait(self, event: FakeEvent, stream: FakeStream) -> None:
         self.log.append("wait")
+        if event.shared and self.graph is not None and stream.cuda_stream in self.graph.joined:
+            assert event.made, "a graph would never wait for this event"
+            self.graph.items.append((stream.cuda_stream, Awaited(event)))
+            return
         if event.latest is not None:  # as in CUDA, a wait for what was never recorded is none
             self.put(stream, (event.latest,))
 
@@ -220,7 +270,7 @@ class FakeDevice:
 
     # --- the device's side ---
 
-    def put(self, stream: FakeStream, item: Callable[[], None] | Mark | tuple[Mark]) -> None:
+    def put(self, stream: FakeStream, item: Item) -> None:
         if self.graph is not None and self.graph.take(stream, item):
             return
         stream.queue.append(item)
@@ -250,7 +300,7 @@ class FakeDevice:
         """A tensor of garbage: a freed block of the current stream if one fits."""
         example = torch.empty(tuple(shape), dtype=dtype)
         size, owner = example.numel() * example.element_size(), 0 if host else self.current.cuda_stream
-        pool = self.graph if self.graph is not None and owner in self.graph.joined else None
+        pool = self.graph.memory if self.graph is not None and owner in self.graph.joined else None
         fitting = [b for b in self.free if b.owner == owner and b.memory.size == size and all(mark.done for mark in b.guards)]
         fitting = [block for block in fitting if block.pool is pool]
         if fitting:
@@ -260,7 +310,8 @@ class FakeDevice:
             # The host does not touch device memory: whoever gets the block overwrites it when its stream comes to that.
             fill = partial(block.memory.fill, GARBAGE)
             if pool is not None:
-                pool.take(self.current, fill)
+                assert self.graph is not None
+                self.graph.take(self.current, fill)
             elif owner:
                 self.current.queue.append(fill)
             else:

@@ -5,6 +5,9 @@
     eager        one thread issues all steps to CUDA streams, with every check
     compiled     eager in the first run, then one generated function (the GPU's default): `generate` writes it, `direct` has its calls
     graph        eager in the first run, then a CUDA graph: `capture` records the steps
+    split        the same for schedules with host tasks: `parts` says what becomes a graph, `phases` captures and launches them
+
+Loops have executors of their own: `pipeline` (one thread), `lanes_pipeline` (a thread per lane), `graph_pipeline` (graphs, by `phases`).
 
 `watched` makes those that call tasks one by one with operators that somebody looks at: `stopwatch` times them, `annotate` names them.
 

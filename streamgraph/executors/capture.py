@@ -11,15 +11,16 @@ The same plan with entry as the fork and exit as the join, and these differences
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import gc
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from typing_extensions import assert_never
 
-from streamgraph.errors import Problem, TaskError
+from streamgraph.errors import Problem, RunnerError, TaskError
 from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.launch import failure, launch
 from streamgraph.executors.memory import Cells
@@ -31,8 +32,8 @@ from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release
 class Graph(Protocol):
     """A captured graph: `torch.cuda.CUDAGraph` as it is."""
 
-    def capture_begin(self, *, capture_error_mode: str) -> None:
-        """From here on, work of the current stream is recorded."""
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        """From here on, work of the current stream is recorded; memory comes from `pool`, that of another graph, or from a new one."""
         ...
 
     def capture_end(self) -> None:
@@ -41,6 +42,10 @@ class Graph(Protocol):
 
     def replay(self) -> None:
         """Run all that was recorded, on the current stream."""
+        ...
+
+    def pool(self) -> Any:
+        """The graph's memory, for `capture_begin` of another one."""
         ...
 
     def reset(self) -> None:
@@ -60,6 +65,14 @@ class Captures(Protocol):
         """Whether a captured graph has memory of its own: other allocators make nodes of the graph out of what is freed."""
         ...
 
+    def new_shared_event(self) -> Event:
+        """An event that a captured graph records, or waits for, in a node of its own, so that others can wait for it, or record it."""
+        ...
+
+    def random_offset(self) -> Hashable:
+        """How far the device's random numbers have come; a replay that draws some moves it."""
+        ...
+
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy between two tensors of the device, on the current stream."""
         ...
@@ -75,7 +88,8 @@ def host_task(schedule: Schedule) -> Problem | None:
         if isinstance(step, Launch) and step.lane == HOST:
             task = schedule.program.tasks[schedule.program.index_of_task[step.task]]
             message = f"task '{task.name}' runs on the host, and a CUDA graph records only what streams do"
-            return Problem("SG611", message, task.location, "use executor='eager', or do it between two calls")
+            remedy = "call the runner outside `torch.cuda.graph(...)`; executor='graph' captures what stands between host tasks"
+            return Problem("SG611", message, task.location, remedy)
     return None
 
 
@@ -87,6 +101,34 @@ def host_wait(schedule: Schedule) -> Problem | None:
             message = f"the host waits for task '{task}', whose result lies in host memory, and cannot wait inside a capture"
             return Problem("SG609", message, None, "leave the host output out, or call the runner outside `torch.cuda.graph(...)`")
     return None
+
+
+@contextmanager
+def capturing(graph: Graph, name: str, pool: Any = None) -> Iterator[None]:
+    """Record into `graph` what is issued inside, on the current stream and those that join it. After an error nothing is captured any more.
+
+    Raises:
+        RunnerError: SG614, CUDA refused.
+    """
+    collects = gc.isenabled()
+    gc.disable()  # a collection may destroy what somebody else has on the device, which a capture does not allow
+    try:
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            yield
+            graph.capture_end()
+        except BaseException as error:
+            with suppress(RuntimeError):
+                graph.capture_end()
+            with suppress(RuntimeError):
+                graph.reset()
+            if isinstance(error, RuntimeError):
+                message = f"the CUDA graph of '{name}' could not be captured: {str(error).splitlines()[0]}"
+                raise RunnerError(Problem("SG614", message, None, "use executor='eager'")) from error
+            raise
+    finally:
+        if collects:
+            gc.enable()
 
 
 def issue(
@@ -111,6 +153,7 @@ def issue(
         for step in schedule.steps:
             match step:
                 case Launch(task, lane):
+                    assert lane != HOST, f"bug in streamgraph: host task '{task}' in a graph"
                     if lane != current:
                         device.set_stream(streams[lane])
                         current = lane
@@ -130,14 +173,14 @@ def issue(
                     pass
                 case _:
                     assert_never(step)
-        _join(device, streams, _open(schedule))
+        join(device, streams, _open(schedule))
     except BaseException as error:
         raised = failure(error, launching, cells, lane) if launching is not None else error
         cells.clear()
         with suppress(RuntimeError):  # the error may have ended the capture
-            _join(device, streams, tuple(forked))
+            join(device, streams, tuple(forked))
         if isinstance(raised, TaskError):
-            raised = _during_capture(raised)
+            raised = during_capture(raised)
         if raised is error:
             raise
         raise raised from error
@@ -154,7 +197,7 @@ def _open(schedule: Schedule) -> tuple[str, ...]:
     return tuple(lane for lane, is_open in last.items() if is_open and lane not in (MAIN, HOST))
 
 
-def _join(device: Device, streams: Mapping[str, Stream], lanes: Sequence[str]) -> None:
+def join(device: Device, streams: Mapping[str, Stream], lanes: Sequence[str]) -> None:
     """Let lane 0 follow these lanes."""
     for lane in lanes:
         if streams[lane].cuda_stream != streams[MAIN].cuda_stream:
@@ -163,7 +206,8 @@ def _join(device: Device, streams: Mapping[str, Stream], lanes: Sequence[str]) -
             device.wait(event, streams[MAIN])
 
 
-def _during_capture(error: TaskError) -> TaskError:
+def during_capture(error: TaskError) -> TaskError:
+    """The error of a task that was being captured, with what may have been the matter."""
     (problem,) = error.problems
     help = "its CUDA graph was being captured: a task may not wait for the device then (no `.item()`, no copy to or from pageable memory)"
     worded = TaskError(replace(problem, help=help), error.task, error.lane)

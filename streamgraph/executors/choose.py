@@ -20,7 +20,7 @@ def make_executor(
 
     Raises:
         OperatorError: operators that are missing or do not fit.
-        DeviceError: SG606, this device cannot do it; SG611, the program cannot be captured.
+        DeviceError: SG606, this device cannot do it.
     """
     location = device.location
     if name == "auto":
@@ -38,6 +38,12 @@ def make_executor(
 
         return LanesExecutor(schedule, operators, seed, device=device)
     if name == "graph":
+        from streamgraph.executors.capture import host_task
+
+        if host_task(schedule) is not None:
+            from streamgraph.executors.split import SplitExecutor
+
+            return SplitExecutor(schedule, operators, device, seed, bound)
         from streamgraph.executors.graph import GraphExecutor
 
         return GraphExecutor(schedule, operators, device, seed, bound)

@@ -244,8 +244,22 @@ class CudaDevice:
         """An empty graph."""
         return torch.cuda.CUDAGraph()
 
+    def new_shared_event(self) -> Event:
+        """An event that a captured graph records, or waits for, in a node of its own."""
+        event: Event = torch.cuda.Event(external=True)  # type: ignore[no-untyped-call]
+        return event
+
+    def random_offset(self) -> int:
+        """How far the device's random numbers have come."""
+        return int(torch.cuda.default_generators[self.index].get_offset())
+
     def captures_memory(self) -> bool:
-        """Whether a captured graph has a pool of memory of its own, as with PyTorch's own allocator."""
+        """Whether a captured graph has a pool of memory of its own, as with PyTorch's own allocator.
+
+        With `backend:cudaMallocAsync` what is freed during a capture becomes a node on the stream that allocated it. Measured with torch
+        2.11 on an H200: a value of a side lane that is dropped after the lane has been joined ends the capture ("capturing stream has
+        unjoined work"), and from then on every capture of the process fails at an assertion of that allocator (`capture_free_streams`).
+        """
         return torch.cuda.get_allocator_backend() == "native"
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:

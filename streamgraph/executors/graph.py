@@ -10,23 +10,22 @@ are copies too, so that no later replay changes them. The graph runs on the call
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
 from streamgraph.binding import written_in_place
 from streamgraph.calls import type_text
-from streamgraph.errors import BindingError, DeviceError, Problem, RunnerError
+from streamgraph.errors import BindingError, DeviceError, Problem
 from streamgraph.executors import Finished
-from streamgraph.executors.capture import Captures, Graph, host_task, issue, lanes_for, results
+from streamgraph.executors.capture import Captures, Graph, capturing, issue, lanes_for, results
 from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.direct import direct
 from streamgraph.executors.eager import EagerExecutor
 from streamgraph.executors.memory import Memory
 from streamgraph.executors.modes import task_mode
+from streamgraph.model import MAIN
 from streamgraph.operators import Operator
 from streamgraph.schedule import Schedule
 
@@ -42,10 +41,12 @@ class _Copied:
 
 
 class GraphExecutor:
-    """Runs a schedule as a CUDA graph. `bound` are the inputs whose tensors stay the same in every call.
+    """Runs a schedule without host tasks as a CUDA graph; `SplitExecutor` takes those that have some.
+
+    `bound` are the inputs whose tensors stay the same in every call.
 
     Raises:
-        DeviceError: SG606 no device, or no allocator, that captures; SG611 host tasks.
+        DeviceError: SG606 no device, or no allocator, that captures.
     """
 
     def __init__(
@@ -57,17 +58,16 @@ class GraphExecutor:
         if not isinstance(device, Captures):
             message = f"executor 'graph' captures CUDA graphs, and this run is on {device.location}"
             raise DeviceError(Problem("SG606", message, None, "use executor='auto', which suits every device"))
-        problem = host_task(schedule)
-        if problem is not None:
-            raise DeviceError(problem)
         self.schedule, self.device, self._captures = schedule, device, device
         self._eager = EagerExecutor(schedule, operators, device, seed)
         self._operators = {operator.call.task: operator for operator in operators}
         self._bound = dict(bound)
         self._host = {t.name for t in schedule.program.inputs if t.device == "cpu"}
-        self._host_outputs = tuple(n for n, number in schedule.accesses.outputs if schedule.accesses.storages[number].host)
+        # Outputs in host memory, and whether it is pinned.
+        self._host_outputs = {n: False for n, number in schedule.accesses.outputs if schedule.accesses.storages[number].host}
         self._stream: Stream | None = None  # lane 0 of the eager run and of the capture
         self._last: Stream | None = None  # the caller's stream of the latest run
+        self._came_on: dict[str, Stream] = {}
         self._graph: Graph | None = None
         self._static: dict[str, torch.Tensor] = {}  # what the graph reads, by input
         self._results: dict[str, torch.Tensor] = {}  # what the graph writes, by output
@@ -88,6 +88,16 @@ class GraphExecutor:
         return self._eager.memory
 
     @property
+    def bound(self) -> Mapping[str, torch.Tensor]:
+        """The inputs that stay for good."""
+        return self._bound
+
+    @property
+    def streams(self) -> Mapping[str, Stream]:
+        """Under `main`, the stream that the latest call came on."""
+        return self._came_on
+
+    @property
     def captured(self) -> bool:
         """Whether the next call replays a graph."""
         return self._graph is not None
@@ -95,10 +105,13 @@ class GraphExecutor:
     def run(self, inputs: Mapping[str, torch.Tensor]) -> Finished:
         """Replay, or what must come before it. See `Executor.run`."""
         direct = self._direct
-        if self._graph is not None and direct.current() == self._key and direct.device_is_current() and not direct.is_capturing():
+        if self._ready() and direct.current() == self._key and direct.device_is_current() and not direct.is_capturing():
             assert self._last is not None
             return self._replay(self._last, inputs)
         return self._run_apart(inputs)
+
+    def _ready(self) -> bool:
+        return self._graph is not None
 
     def _run_apart(self, inputs: Mapping[str, torch.Tensor]) -> Finished:
         """A run that is not the same as the one before it."""
@@ -112,9 +125,10 @@ class GraphExecutor:
             if self._last is not None and self._last.cuda_stream != main.cuda_stream:
                 self._eager.follow(main, self._last)
             self._last, self._key = main, self._direct.current()
+            self._came_on[MAIN] = main
             if self._eager.first or self._eager.broken is not None:
                 return self._run_eagerly(main, inputs)
-            if self._graph is None:
+            if not self.captured:
                 self._check(inputs)
                 self._capture(main, inputs)
             return self._replay(main, inputs)
@@ -164,31 +178,16 @@ class GraphExecutor:
         eager.drop_left_over()
         streams = lanes_for(self.schedule, eager.streams, device, stream)
         graph = self._captures.new_graph()
-        collects = gc.isenabled()
-        gc.disable()  # a collection may destroy what somebody else has on the device, which a capture does not allow
         device.set_stream(stream)
         try:
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                with task_mode():
-                    cells = eager.memory.begin(static)
-                    issue(self.schedule, self._operators, device, streams, cells, eager.number)
-                graph.capture_end()
-            except BaseException as error:
-                with suppress(RuntimeError):
-                    graph.capture_end()
-                with suppress(RuntimeError):
-                    graph.reset()
-                if isinstance(error, RuntimeError):
-                    message = f"the CUDA graph of '{self.schedule.program.name}' could not be captured: {str(error).splitlines()[0]}"
-                    raise RunnerError(Problem("SG614", message, None, "use executor='eager'")) from error
-                raise
+            with capturing(graph, self.schedule.program.name), task_mode():
+                cells = eager.memory.begin(static)
+                issue(self.schedule, self._operators, device, streams, cells, eager.number)
         finally:
             device.set_stream(main)
-            if collects:
-                gc.enable()
         # Values that the steps left over go here: they are memory of the graph, and nothing else is made in it.
         self._static, self._results, self._graph = static, results(self.schedule, cells), graph
+        self._host_outputs = {name: self._results[name].is_pinned() for name in self._host_outputs}
 
     def _static_like(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         on_gpu = self.device.location.type == "cuda"
@@ -220,11 +219,12 @@ class GraphExecutor:
         if copied.host or copied.host_back or self._host_outputs:
             self._done = self._done or device.new_event()
             device.record(self._done, main)
-            if copied.host_back or self._host_outputs:
+            # Pinned memory takes some 30 us to get: get it while the device is at work.
+            taken = {name: empty_like(self._results[name], pinned) for name, pinned in self._host_outputs.items()}
+            if copied.host_back or taken:
                 self._done.synchronize()
-            for name in self._host_outputs:
-                result = self._results[name]
-                outputs[name] = torch.empty_like(result, pin_memory=result.is_pinned()).copy_(result)
+            for name, tensor in taken.items():
+                outputs[name] = tensor.copy_(self._results[name])
             for name in copied.host_back:
                 inputs[name].copy_(self._static[name])
         return Finished(outputs, self._inputs_free(main))
@@ -259,3 +259,8 @@ class GraphExecutor:
             self._graph.reset()
             self._graph = None
         self._eager.close()
+
+
+def empty_like(tensor: torch.Tensor, pinned: bool) -> torch.Tensor:
+    """New host memory for a result."""
+    return torch.empty_like(tensor, pin_memory=pinned)

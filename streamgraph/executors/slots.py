@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd, lcm
 
 import torch
 
@@ -66,12 +67,21 @@ class Slots:
 
     def begin(self, iteration: int, tensors: Mapping[str, torch.Tensor]) -> Cells:
         """The cells of an iteration, with its inputs in them."""
+        cells = self._held[iteration] = self.cells(iteration, tensors)
+        return cells
+
+    def cells(self, iteration: int, tensors: Mapping[str, torch.Tensor]) -> Cells:
+        """The same, for somebody else to hold."""
         cells = self.memory.begin(tensors)
         for storage, seat in self.seats.items():
             ring = self._buffers[seat.ring]
             cells[storage] = ring[(seat.place + iteration * seat.step) % len(ring)]
-        self._held[iteration] = cells
         return cells
+
+    def period(self) -> int:
+        """After how many iterations all rings stand as they stood."""
+        counts = (self.rings[seat.ring][1] // gcd(self.rings[seat.ring][1], seat.step) for seat in self.seats.values())
+        return lcm(*counts)
 
     def of(self, iteration: int) -> Cells:
         """The cells of an iteration that has begun."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from streamgraph.builder import Graph
-from streamgraph.errors import BindingError, DeviceError
+from streamgraph.errors import BindingError
 from streamgraph.plan import plan
 from streamgraph.runner import compile
 from tests.cuda.support import MILLISECOND, delayed, graphed, inputs_on_gpu
@@ -99,10 +99,11 @@ def test_memory_is_back_after_close() -> None:
     torch.cuda.empty_cache()
 
 
-def test_host_tasks_are_refused_when_the_runner_is_made() -> None:
-    hosted = graph("a: x -> h @one | p: h -> k ! | c: k -> y @two", "x", hosts="h k", outputs="y")
-    with pytest.raises(DeviceError, match="SG611"):
-        compile(hosted, ops=mix_for(hosted.program(), "cuda"), device="cuda", executor="graph")
+def test_a_runner_with_host_tasks_replays_what_stands_between_them() -> None:
+    of = graph("a: x -> h @one | p: h -> k ! | c: k -> y @two", "x", hosts="h k", outputs="y").program()
+    with compile(of, ops=mix_for(of, "cuda"), device="cuda", executor="graph") as runner:
+        results = [runner(x=inputs_of(of, run)["x"].cuda())["y"] for run in range(5)]
+    assert [torch.equal(one.cpu(), right["y"]) for one, right in zip(results, expected_of(of, 5), strict=True)] == [True] * 5
 
 
 def test_a_failed_capture_names_the_task_and_leaves_the_process_usable() -> None:

@@ -1,0 +1,287 @@
+"""Loops whose iterations are graphs give, item by item, what the reference gives call by call."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import streamgraph as sg
+from streamgraph.errors import BindingError, RunnerError, TaskError
+from streamgraph.executors import device as device_module
+from streamgraph.executors import launch
+from streamgraph.executors.first_iterations import begins_steadily
+from streamgraph.executors.graph_pipeline import GraphPipeline
+from streamgraph.executors.memory import Memory
+from streamgraph.loop import Back, Loop
+from streamgraph.model import Program
+from streamgraph.operators import resolve
+from streamgraph.plan_loop import plan_loop
+from streamgraph.storages import trace
+from tests.fake_device import FakeDevice
+from tests.programs import seeded
+from tests.running import inputs_of, reference, same
+from tests.test_pipeline import expected, items_of, source
+
+
+def planned(of: Program, items: frozenset[str], inflight: int) -> Loop:
+    """A loop as it is planned for graphs: with all lanes the loop's own, and results that are copied."""
+    known = inspect.signature(plan_loop).parameters
+    options: dict[str, Any] = {name: value for name, value in (("apart", False), ("copied", True)) if name in known}
+    return plan_loop(of, items, inflight=inflight, **options)
+
+
+def looped(loop: Loop, device: FakeDevice, ops: Any = None) -> GraphPipeline:
+    of = loop.program
+    operators = resolve(of, ops or device.operators(of))
+    bound = {name: tensor for name, tensor in inputs_of(of, 0).items() if name not in loop.per_item}
+    return GraphPipeline(loop, operators, device, Memory(of, trace(of)[0], device.location, 0), bound, {})
+
+
+def play(loop: Loop, seed: int, pace: float, counts: tuple[int, ...]) -> list[bool]:
+    """Whether each result of several loops, one after another, is right."""
+    of, device = loop.program, FakeDevice(seed, pace)
+    host = {tensor.name for tensor in of.tensors if tensor.device == "cpu"}
+    of_host = {o.name for o in of.outputs if o.tensor in host}
+    made = looped(loop, device)
+    bound = {name: tensor for name, tensor in inputs_of(of, 0).items() if name not in loop.per_item}
+    found: list[dict[str, torch.Tensor]] = []
+    items = source(of, loop.per_item, sum(counts), loop.inflight)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "run_copy", device.run_copy)
+        for count in counts:
+            for outputs in made.run((next(items) for _ in range(count)), bound):
+                found.append({name: tensor.clone() if name in of_host else tensor for name, tensor in outputs.items()})
+                del outputs
+        eager = max([min(sum(counts), 1), sum(min(count, made.prologue) for count in counts)])  # one at least warms up
+        assert sum(graph.replays for graph in device.graphs) == (sum(counts) - eager) * made.cut.graphs
+        assert len(device.graphs) <= made.period * made.cut.graphs
+        device.drain()
+        made.slots.memory.close()
+        made.close()
+    right = expected(of, loop.per_item, sum(counts))
+    verdicts = [same(result, wanted) for result, wanted in zip(found, right, strict=True)]
+    found.clear()
+    gc.collect()
+    assert len(device.free) == len(device.blocks), "memory is still held after close() and after the results are gone"
+    return verdicts
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10**6), inflight=st.integers(1, 3), pace=st.sampled_from([0.0, 0.3, 0.9]), count=st.integers(0, 14),
+    again=st.integers(0, 5),
+)  # fmt: skip
+def test_a_loop_of_graphs_gives_the_reference_however_the_device_orders_them(
+    seed: int, inflight: int, pace: float, count: int, again: int
+) -> None:
+    of = seeded(seed)
+    loop = planned(of, items_of(of, seed), inflight=inflight)
+    assert play(loop, seed, pace, (count, again)) == [True] * (count + again)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(300))
+def test_many_seeded_loops_give_the_reference(seed: int) -> None:
+    of = seeded(seed, tasks=14)
+    loop = planned(of, items_of(of, seed), inflight=1 + seed % 3)
+    assert play(loop, seed, 0.3, (15, 4)) == [True] * 19
+
+
+# --- by way of a runner ------------------------------------------------------------------------------------------------------------------
+
+
+COPIES_HERE = launch.run_copy
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+    made = FakeDevice(3, 0.1)
+    monkeypatch.setattr(device_module, "find", lambda name: made)
+    monkeypatch.setattr(launch, "run_copy", made.run_copy)
+    return made
+
+
+def frames(slots: int = 2, hosted: bool = False) -> sg.Graph:
+    """Uploads into a ring, state, and a result; with a host task in the middle if asked."""
+    graph = sg.Graph("frames")
+    graph.input("packet", "i64[8]", device="cpu", pinned=True)
+    graph.buffer("frame", "i64[8]", slots=slots)
+    graph.buffer("state", "i64[8]")
+    graph.copy("upload", "packet", "frame", stream="copy")
+    graph.task("work", "mix", reads=["frame", "state"], writes="done", stream="main")
+    if hosted:
+        graph.value("seen", "i64[8]", device="cpu", pinned=True)
+        graph.value("answer", "i64[8]", device="cpu", pinned=True)
+        graph.copy("down", "done", "seen", stream="main")
+        graph.task("ask", "mix", reads="seen", writes="answer", host=True)
+        graph.copy("up", "answer", "back", stream="copy")
+        graph.task("follow", "mix", reads=["done", "back"], updates="state", stream="main")
+    else:
+        graph.task("follow", "mix", reads="done", updates="state", stream="main")
+    graph.task("last", "mix", reads=["done", "state"], writes="result", stream="main")
+    graph.output("result")
+    return graph
+
+
+def packets(count: int) -> list[torch.Tensor]:
+    return [torch.arange(8) + 10 * number for number in range(count)]
+
+
+def one_by_one(graph: sg.Graph, given: list[torch.Tensor]) -> list[list[int]]:
+    runner = reference(graph.program())
+    return [runner.run({"packet": packet}).outputs["result"].tolist() for packet in given]
+
+
+def taken(device: FakeDevice, results: Any) -> list[list[int]]:
+    found = [result["result"] for result in results]
+    device.drain()
+    return [result.tolist() for result in found]
+
+
+@pytest.mark.parametrize("hosted", [False, True])
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_a_runner_maps_on_graphs_and_goes_on_with_calls(
+    device: FakeDevice, monkeypatch: pytest.MonkeyPatch, slots: int, hosted: bool
+) -> None:
+    graph = frames(slots, hosted)
+    with monkeypatch.context() as patch:
+        patch.setattr(launch, "run_copy", COPIES_HERE)
+        right = one_by_one(graph, packets(20))
+    with sg.compile(graph, ops=device.operators(graph.program()), device="cuda", executor="graph") as runner:
+        found = taken(device, runner.map(packets(12)))
+        found += taken(device, [runner(packet=packet) for packet in packets(15)[12:]])
+        found += taken(device, runner.map(packets(20)[15:]))
+        (pipeline,) = runner._looper._made.values()  # type: ignore[union-attr]
+        assert isinstance(pipeline, GraphPipeline)
+        assert pipeline.period == max(slots, 2)
+    assert found == right
+
+
+def test_graphs_are_captured_once_for_each_phase_and_no_task_of_a_part_is_called_again(device: FakeDevice) -> None:
+    graph, calls = frames(2), list[str]()
+    working = device.operators(graph.program())
+
+    def noting(task: Any) -> Any:
+        healthy = working(task)
+
+        def call(*positional: Any, **keywords: Any) -> Any:
+            calls.append(task.name)
+            return healthy(*positional, **keywords)
+
+        return call
+
+    with sg.compile(graph, ops=noting, device="cuda", executor="graph") as runner:
+        list(runner.map(packets(30)))
+        (pipeline,) = runner._looper._made.values()  # type: ignore[union-attr]
+        assert isinstance(pipeline, GraphPipeline)
+        assert pipeline.prologue == 0, "the first iterations wait for nothing that later ones do not"
+        once = 1 + pipeline.period
+        assert [calls.count(name) for name in ("work", "follow", "last")] == [once] * 3
+        assert [str(piece.kind) for piece in pipeline.cut.pieces] == ["eager", "part"]  # `upload` reads what the item brings
+        assert len(device.graphs) == pipeline.period
+        list(runner.map(packets(30)))
+        assert calls.count("work") == once
+        assert len(device.graphs) == pipeline.period
+
+
+@pytest.mark.parametrize("at", [1, 4, 9])
+def test_an_error_names_the_item_and_the_runner_can_go_on(device: FakeDevice, at: int) -> None:
+    graph = frames(2, hosted=True)
+    working, calls = device.operators(graph.program()), [0]
+
+    def failing(task: Any) -> Any:
+        healthy = working(task)
+
+        def call(*positional: Any, **keywords: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == at + 1:
+                raise ValueError("no signal")
+            return healthy(*positional, **keywords)
+
+        return call if task.name == "ask" else healthy
+
+    with sg.compile(graph, ops=failing, device="cuda", executor="graph") as runner:
+        given = []
+        with pytest.raises(TaskError, match=rf"item {at}: task 'ask'.*no signal") as caught:
+            given.extend(runner.map(packets(12)))
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert len(given) <= at
+        assert not any(stream.queue for stream in device.streams), "something is still under way"
+        assert len(list(runner.map(packets(12)))) == 12
+        assert runner(packet=packets(1)[0])["result"] is not None
+        del caught, given
+    gc.collect()
+    device.drain()
+    assert len(device.free) == len(device.blocks)
+
+
+def test_a_task_that_raises_while_its_iteration_is_captured_is_named(device: FakeDevice) -> None:
+    graph, broken = frames(2), [True]
+    working = device.operators(graph.program())
+
+    def failing(task: Any) -> Any:
+        healthy = working(task)
+
+        def call(*positional: Any, **keywords: Any) -> Any:
+            if broken[0] and device.graph is not None:
+                raise ValueError("not while I am captured")
+            return healthy(*positional, **keywords)
+
+        return call if task.name == "follow" else healthy
+
+    with sg.compile(graph, ops=failing, device="cuda", executor="graph") as runner:
+        with pytest.raises(TaskError, match=r"(?s)item \d: task 'follow'.*not while I am captured.*being captured"):
+            list(runner.map(packets(12)))
+        assert device.graph is None
+        broken[0] = False
+        assert len(list(runner.map(packets(12)))) == 12
+
+
+def test_closing_early_drains(device: FakeDevice) -> None:
+    graph = frames()
+    with sg.compile(graph, ops=device.operators(graph.program()), device="cuda", executor="graph") as runner:
+        loop = runner.map(packets(100))
+        for _ in range(9):
+            next(loop)
+        loop.close()  # type: ignore[attr-defined]
+        assert not any(stream.queue for stream in device.streams), "something is still under way"
+        assert len(list(runner.map(packets(5)))) == 5
+
+
+def test_items_of_another_shape_than_the_captured_ones_are_refused(device: FakeDevice) -> None:
+    made = sg.Graph("shapes")
+    made.output(made.task("a", torch.neg, reads=made.input("x"), writes="y"))
+    with sg.compile(made, device="cuda", executor="graph") as runner:
+        assert len(list(runner.map([torch.zeros(3)] * 6))) == 6
+        with pytest.raises(BindingError, match=r"SG613.*item 4.*f32\[4\].*captured with f32\[3\]"):
+            list(runner.map([torch.zeros(3)] * 4 + [torch.zeros(4)]))
+
+
+def test_loops_that_repeat_too_late_are_refused(device: FakeDevice) -> None:
+    made = sg.Graph("late")
+    for number, slots in enumerate((7, 11)):
+        made.buffer(f"r{number}", "i64[8]", slots=slots)
+        made.task(f"w{number}", "mix", reads=made.input(f"x{number}", "i64[8]"), writes=f"r{number}")
+        made.output(made.task(f"u{number}", "mix", reads=f"r{number}", writes=f"y{number}"))
+    with (
+        sg.compile(made, ops=device.operators(made.program()), device="cuda", executor="graph") as runner,
+        pytest.raises(RunnerError, match=r"SG615.*repeats after 77 iterations"),
+    ):
+        runner.map([])
+
+
+def test_most_loops_need_no_other_first_iterations_and_those_that_do_are_told_apart() -> None:
+    loops = [planned(of := seeded(seed), items_of(of, seed), inflight=1 + seed % 3) for seed in range(60)]
+    assert sum(begins_steadily(loop) for loop in loops) >= 50
+    (loop,) = [loop for loop in loops if len(loop.prologue) > 1 and begins_steadily(loop)][:1]
+    first, *rest = loop.prologue
+    needed = replace(first[-1], waits=(*first[-1].waits, Back(first[1].task, 0)))
+    assert not begins_steadily(replace(loop, prologue=((*first[:-1], needed), *rest)))
+    assert not begins_steadily(replace(loop, prologue=(first[:-1], *rest)))
