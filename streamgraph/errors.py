@@ -59,6 +59,7 @@ CATALOGUE: dict[str, str] = {
     "SG211": "A handle of an older version was used: its name has been written again since.",
     "SG212": "These keys do not go together, or mean nothing for this kind of tensor or task.",
     "SG213": "A cost was given for a task that does not exist.",
+    "SG214": "A task, a stream or a ring slot is spread over several devices.",
     "SG301": "A task reads a tensor before anything has written it.",
     "SG302": "A buffer stands in `reads` and in `writes` of one task. To change it in place, write `updates`.",
     "SG303": "A ring has too few slots: the program needs more members at once.",

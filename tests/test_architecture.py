@@ -18,7 +18,7 @@ LAYERS = (
     "errors collector",
     "model",
     "storages",
-    "views",
+    "devices views",
     "validate",
     "builder spec",
     "frontier",
