@@ -24,6 +24,7 @@ The map, in the order in which a program passes through; imports point from late
     clock        the virtual clock
     simulate     Schedule + costs + machine -> Timeline
     measured     real starts and ends of tasks -> Timeline
+    switches     which streams are to be made current, and when
     paths        what leads from one task to another, with the fewest waits
     certificate  each wait with what goes wrong without it
     explain      why a task waits, and why not

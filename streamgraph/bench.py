@@ -105,7 +105,7 @@ def bench(
     from streamgraph.executors.device import find
     from streamgraph.executors.watched import copied
 
-    where = find(device)
+    where = find(device, schedule.program)
     location = where.location
     on_gpu = location.type == "cuda"
     program = schedule.program

@@ -113,7 +113,7 @@ def compare(
         params = None
     schedule = plan(spec, params=params, streams=streams, order=order, release=release)
     program = schedule.program
-    where = find(device)
+    where = find(device, schedule.program)
     location = where.location
     name = executor if executor != "auto" else ("lanes" if location.type == "cpu" else "eager")
     invented = made_up(program, inputs or {}, location, seed)

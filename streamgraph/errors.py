@@ -91,7 +91,7 @@ CATALOGUE: dict[str, str] = {
     "SG608": "A result was used in a way it does not support.",
     "SG609": "A runner was called while the current stream is being captured into a CUDA graph.",
     "SG610": "A result could not be written to a file.",
-    "SG611": "The program cannot be captured into a CUDA graph: it has host tasks.",
+    "SG611": "The program cannot be captured into a CUDA graph: it has host tasks, or lies on several devices.",
     "SG612": "This runner has no generated source: only executors that compile have one.",
     "SG613": "An input does not fit the CUDA graph that was captured with another one.",
     "SG614": "A CUDA graph could not be captured.",

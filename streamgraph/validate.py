@@ -16,7 +16,22 @@ from functools import lru_cache
 from streamgraph import devices
 from streamgraph.errors import Location, Problem, by_place, quoted
 from streamgraph.model import (
-    CPU, DEVICE, HOST, MAIN, MEMBER, NAME, OUTPUT_PREFIX, RESERVED, Argument, Family, Kind, Output, Program, Task, Tensor, is_gpu,
+    CPU,
+    DEVICE,
+    HOST,
+    MAIN,
+    MEMBER,
+    NAME,
+    OUTPUT_PREFIX,
+    RESERVED,
+    Argument,
+    Family,
+    Kind,
+    Output,
+    Program,
+    Task,
+    Tensor,
+    is_gpu,
 )  # fmt: skip
 from streamgraph.storages import trace
 

@@ -37,6 +37,7 @@ class Mark:
 @dataclass(eq=False)
 class FakeStream:
     cuda_stream: int
+    device_index: int = field(default=0, kw_only=True)
     queue: deque[Callable[[], None] | Mark | tuple[Mark]] = field(default_factory=deque)  # work, a record, a wait
 
 
@@ -199,6 +200,12 @@ class FakeDevice:
         block = self.block_of(tensor)
         if block is not None and block.owner != stream.cuda_stream:
             block.recorded[stream.cuda_stream] = stream
+
+    def sibling(self, name: str) -> FakeDevice:
+        return self
+
+    def reaches(self, other: FakeDevice) -> bool:
+        return True
 
     def is_capturing(self) -> bool:
         return self.capturing or (self.graph is not None and self.current.cuda_stream in self.graph.joined)

@@ -25,6 +25,7 @@ LAYERS = (
     "hazards",
     "steps",
     "schedule machine",
+    "switches",
     "paths",
     "cost passes verify",
     "timeline contention",

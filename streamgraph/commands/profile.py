@@ -57,7 +57,7 @@ def profile(
 
     program = load_program(report, spec, params)
     schedule = plan(program, streams=1, policy="single")
-    location = find(device).location
+    location = find(device, schedule.program).location
     operators = resolve(schedule.program, load_operators(ops) if ops else None, str(location), schedule.accesses)
     given = load_inputs(schedule.program, inputs, location)
     given = {**made_up(schedule.program, given, location, seed), **given}

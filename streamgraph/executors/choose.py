@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from streamgraph.errors import DeviceError
 from streamgraph.executors import Executor
 from streamgraph.executors.annotate import as_asked
 from streamgraph.executors.device import CudaDevice, Device
@@ -31,15 +32,20 @@ def make_executor(
         operators = as_asked(resolve(without_rings(schedule.program), ops, str(location)), location)
         return SequentialExecutor(schedule.program, operators, device, seed)
     if isinstance(device, CudaDevice):
-        device.check_lanes([lane.priority for lane in schedule.lanes[1:] if not lane.is_host])
+        for name in dict.fromkeys(schedule.device_of.values()):
+            device.check_lanes([lane.priority for lane in schedule.lanes[1:] if schedule.device_of.get(lane.name) == name])
     operators = as_asked(resolve(schedule.program, ops, str(location), schedule.accesses), location)
     if name == "lanes":
         from streamgraph.executors.lanes import LanesExecutor
 
         return LanesExecutor(schedule, operators, seed, device=device)
     if name == "graph":
+        from streamgraph.executors.capture import several_devices
         from streamgraph.executors.graph import GraphExecutor
 
+        problem = several_devices(schedule) if location.type != "cpu" else None
+        if problem is not None:
+            raise DeviceError(problem)
         return GraphExecutor(schedule, operators, device, seed, bound)
     from streamgraph.executors.compiled import CompiledExecutor
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from streamgraph.executors.device import Device, Event, Stream
+from streamgraph.executors.device import Device, Event, Stream, same
 from streamgraph.model import HOST, Kind
 from streamgraph.schedule import Launch, Record, Schedule
 
@@ -33,7 +33,7 @@ def drop_pending(
     if dropped:
         device.record(event, last)
     for lane in lanes:
-        if streams[lane].cuda_stream != last.cuda_stream:
+        if not same(streams[lane], last):
             device.wait(event, streams[lane])
     if on_host:
         event.synchronize()

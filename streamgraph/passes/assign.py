@@ -72,7 +72,7 @@ def by_device(work: Work, placement: Placement) -> Placement:
 
 
 def fold(work: Work, placement: Placement, limit: int) -> Placement:
-    """The same placement on at most `limit` streams of each device. Streams stay whole: those that do not overlap in time follow each other.
+    """The same placement on at most `limit` streams of each device. Streams stay whole: what does not overlap in time follows each other.
 
     Streams are taken by the time at which they could start if there were lanes enough. Each goes to the lane that has become free last but
     in time, which wastes least (interval colouring); where none has, to the one that becomes free first.
