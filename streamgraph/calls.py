@@ -206,6 +206,13 @@ def torch_dtype(type: TensorType) -> torch.dtype:
     return dtype
 
 
+def gpus(program: Program, run_device: torch.device) -> list[int]:
+    """The indices of the GPUs that a run uses."""
+    if run_device.type == CPU:
+        return []
+    return [index for index in (place(name, run_device).index for name in program.devices or (DEVICE,)) if index is not None]
+
+
 def place(device: str, run_device: torch.device) -> torch.device:
     """Where a tensor lives that was declared on `device` in a run on `run_device`. On the CPU every device is the CPU."""
     import torch

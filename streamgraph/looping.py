@@ -92,6 +92,10 @@ class Looper:
         if key in self._made:
             return self._made[key]
         program = self.schedule.program
+        device = getattr(self.executor, "device", None)
+        if self.schedule.has_devices and not isinstance(device, HostDevice) and not isinstance(self.executor, SequentialExecutor):
+            message = f"'{program.name}' lies on {' and '.join(program.devices)}, and a loop is issued to one device"
+            raise RunnerError(Problem("SG615", message, None, "call the runner in a plain loop, or write the items out in one program"))
         loop = plan_loop(program, per_item, inflight=inflight, **planner_options(self.schedule))
         if isinstance(self.executor, SequentialExecutor):
             return None
