@@ -14,7 +14,7 @@ from typing_extensions import assert_never
 from streamgraph.errors import Problem, RunnerError, TaskError
 from streamgraph.executors import Finished
 from streamgraph.executors.capture import host_task, host_wait, issue, lanes_for, results, several_devices
-from streamgraph.executors.device import Device, Stream
+from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.lane_streams import LaneStreams
 from streamgraph.executors.launch import failure, launch
 from streamgraph.executors.memory import Cells, Memory
@@ -42,6 +42,16 @@ class EagerExecutor:
     def streams(self) -> Mapping[str, Stream]:
         """The stream of each lane, of the latest run."""
         return self.lanes.streams
+
+    @property
+    def events(self) -> Mapping[str, Event]:
+        """The events by name."""
+        return self.lanes.events
+
+    @property
+    def pending(self) -> Mapping[int, torch.Tensor]:
+        """The values that the latest run left to the next one, by storage number."""
+        return self.lanes.pending
 
     def run(self, inputs: Mapping[str, torch.Tensor]) -> Finished:
         """Issue every step. See `Executor.run`."""
