@@ -207,7 +207,7 @@ def mix_for(program: Program, device: str = "cpu") -> Callable[[Task], Callable[
                 declared = kind[name].type
                 shape = torch.Size(declared.shape if declared is not None else (SIZE,))
                 value = result(shape, torch.float32 if declared is None else torch.int64, number)
-                if kind[name].device == "cpu" and where.type != "cpu":
+                if kind[name].device == "cpu" and device != "cpu":
                     value = torch.empty(shape, dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
                 made.append(value)
             return made[0] if len(made) == 1 else tuple(made) if made else None

@@ -21,17 +21,20 @@ from streamgraph.builder import Graph
 from streamgraph.devices import crosses
 from streamgraph.errors import DeviceError, RunnerError, TaskError
 from streamgraph.executors import launch
+from streamgraph.executors.choose import make_executor
 from streamgraph.executors.compiled import CompiledExecutor
+from streamgraph.executors.device import CudaDevice
 from streamgraph.executors.eager import EagerExecutor
 from streamgraph.executors.lanes import LanesExecutor
 from streamgraph.executors.sequential import SequentialExecutor, without_rings
+from streamgraph.looping import Looper
 from streamgraph.model import Program
 from streamgraph.operators import resolve
 from streamgraph.plan import plan
 from streamgraph.schedule import HostWait, Launch, RecordStream, Release, Schedule, Wait
 from streamgraph.switches import switches
 from tests.fake_device import FakeDevice, FakeStream
-from tests.programs import random_devices
+from tests.programs import mix_for, random_devices
 from tests.running import Fault, expected_of, failing, inputs_of, same, shows_in_no_value, steps_of
 from tests.threaded_device import ThreadedDevice
 
@@ -420,6 +423,37 @@ def test_a_device_that_is_not_here_is_named_with_those_that_are(monkeypatch: pyt
     with pytest.raises(DeviceError, match=r"SG606.*lies on cuda:0 and cuda:1"):
         find("cuda:1", pipeline())
     assert find("cpu", pipeline()).location.type == "cpu"
+
+
+class Here(CudaDevice):
+    """A CUDA device that is there, as long as nothing is run on it."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.index, self.location = index, torch.device("cuda", index)
+
+    def sibling(self, name: str) -> Here:
+        return Here(int(name.partition(":")[2]))
+
+    def reaches(self, other: object) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("name", "kind"), [("auto", CompiledExecutor), ("eager", CompiledExecutor), ("lanes", LanesExecutor)])
+def test_on_gpus_the_executor_that_was_asked_for_is_made_and_a_graph_refused(name: str, kind: type) -> None:
+    schedule = plan(pipeline())
+    made = make_executor(schedule, mix_for(schedule.program), name, Here(), 0, {})
+    assert isinstance(made, kind)
+    made.close()
+    with pytest.raises(DeviceError, match=r"SG611.*lies on cuda:0 and cuda:1"):
+        make_executor(schedule, mix_for(schedule.program), "graph", Here(), 0, {})
+
+
+def test_a_loop_over_several_devices_is_refused() -> None:
+    schedule = plan(pipeline())
+    device = machine(schedule, 0, 0.2)
+    looper = Looper(schedule, executor_of("compiled", schedule, device), device.operators(schedule.program), device.location, ())
+    with pytest.raises(RunnerError, match="SG615"):
+        looper.pipeline(frozenset(), None)
 
 
 def test_copies_run_on_the_device_that_they_leave_or_reach() -> None:

@@ -32,8 +32,8 @@ def make_executor(
         operators = as_asked(resolve(without_rings(schedule.program), ops, str(location)), location)
         return SequentialExecutor(schedule.program, operators, device, seed)
     if isinstance(device, CudaDevice):
-        for name in dict.fromkeys(schedule.device_of.values()):
-            device.check_lanes([lane.priority for lane in schedule.lanes[1:] if schedule.device_of.get(lane.name) == name])
+        for place in dict.fromkeys(schedule.device_of.values()):
+            device.check_lanes([lane.priority for lane in schedule.lanes[1:] if schedule.device_of.get(lane.name) == place])
     operators = as_asked(resolve(schedule.program, ops, str(location), schedule.accesses), location)
     if name == "lanes":
         from streamgraph.executors.lanes import LanesExecutor

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 
+from streamgraph.bench import bench
 from streamgraph.builder import Graph
 from streamgraph.compare import compare
 from streamgraph.errors import DeviceError, RunnerError, TaskError
 from streamgraph.executors.sequential import SequentialExecutor, without_rings
 from streamgraph.model import Program
-from streamgraph.operators import resolve
+from streamgraph.operators import load_operators, resolve
 from streamgraph.plan import plan
 from streamgraph.runner import compile, run
 from streamgraph.schedule import HostWait, Record, RecordStream, Release, Schedule, Wait
@@ -367,12 +368,15 @@ def test_a_program_of_the_second_device_alone_runs_there() -> None:
 
 
 def test_the_spec_for_two_gpus_runs_compares_and_is_measured() -> None:
-    on_cpu = {name: value.clone() for name, value in run(SPEC, device="cpu").items()}
-    result = run(SPEC, device="cuda", profile=True)
+    ops = load_operators(str(SPEC).replace(".streamgraph.yaml", ".py"))
+    on_cpu = {name: value.clone() for name, value in run(SPEC, ops=ops, device="cpu").items()}
+    result = run(SPEC, ops=ops, device="cuda", profile=True)
     at_rest(result.schedule.program)
     assert result.measured is not None
     assert len(result.measured.tasks) == len(result.schedule.program.tasks)
     for name, value in result.items():
-        torch.testing.assert_close(value.cpu(), on_cpu[name], rtol=1e-3, atol=1e-3)
-    assert not compare(SPEC, device="cuda").differing
+        torch.testing.assert_close(value, on_cpu[name], rtol=1e-3, atol=1e-3)
+    assert not compare(SPEC, ops=ops, device="cuda").differing
+    found = bench(plan(SPEC), ops=ops, device="cuda", repeats=3)
+    assert {row.executor: row.equal for row in found.rows if row.reason is None} == {"sequential": True, "eager": True, "lanes": True}
     del result, value
