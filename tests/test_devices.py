@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgraph.builder import Graph
+from streamgraph.commands.schedule import lanes_table
 from streamgraph.devices import crosses, of_tasks, on_one, settled
 from streamgraph.errors import SpecError, VerificationError
 from streamgraph.model import CPU, DEVICE, Kind, Program
 from streamgraph.plan import plan
 from streamgraph.plan_loop import plan_loop
+from streamgraph.render import render
 from streamgraph.runner import run
 from streamgraph.schedule import Launch, Schedule
 from streamgraph.simulate import simulate
@@ -218,6 +220,8 @@ def test_a_loop_counts_the_devices_as_one() -> None:
     assert plan_loop(graph).program.devices == ()
 
 
-def test_the_shipped_spec_names_two_gpus() -> None:
-    spec = Path(__file__).parents[1] / "specs" / "two_gpus.streamgraph.yaml"
-    assert plan(spec).has_devices
+def test_tables_and_pictures_say_which_gpu_a_lane_is_of() -> None:
+    schedule = plan(Path(__file__).parents[1] / "specs" / "two_gpus.streamgraph.yaml")
+    assert "second (cuda:1)  second@0" in lanes_table(schedule)
+    assert "lane hop on cuda:0: busy" in render(schedule, "svg")
+    assert "# devices: @main on cuda:0, @load on cuda:0, @hop on cuda:0, @second on cuda:1" in str(schedule)

@@ -141,7 +141,8 @@ class _Picture:
     def _share(self, row: Row) -> str:
         end = self.timeline.makespan
         level = "" if row.priority == "normal" else f", {row.priority}"
-        return (f"{100 * row.busy / end:.0f}% busy" if end > 0 else "idle") + level
+        where = f"{row.device}, " if row.device else ""
+        return where + (f"{100 * row.busy / end:.0f}% busy" if end > 0 else "idle") + level
 
     def _lanes(self) -> list[str]:
         parts: list[str] = []
@@ -150,7 +151,7 @@ class _Picture:
             top = self.grid.row_top(index)
             priority = "" if row.priority == "normal" else f", {row.priority} priority"
             content = [
-                title(f"lane {shown(row.name)}{priority}: busy {duration(row.busy)} of {duration(end)}"),
+                title(f"lane {shown(row.name)}{priority}{f' on {row.device}' if row.device else ''}: busy {duration(row.busy)} of {duration(end)}"),
                 element("rect", class_="row", x=self.left, y=top, width=self.right - self.left, height=BAR, rx=3),
                 text(fitted(shown(row.name), LANE_CELLS), SIDE, top + 14, "lane"),
                 text(self._share(row), SIDE, top + 27, "quiet small"),

@@ -16,6 +16,7 @@ import torch
 from streamgraph.bench import bench
 from streamgraph.builder import Graph
 from streamgraph.compare import compare
+from streamgraph.doctor import examine
 from streamgraph.errors import DeviceError, RunnerError, TaskError
 from streamgraph.executors.sequential import SequentialExecutor, without_rings
 from streamgraph.model import Program
@@ -350,6 +351,12 @@ def test_what_is_not_for_several_devices_says_so() -> None:
     graph.output(graph.task("t", torch.neg, reads="x", writes="y"))
     with pytest.raises(DeviceError, match=r"cuda:900.*cuda:0 \(.*cuda:1 \("):
         compile(graph)
+
+
+def test_doctor_lists_the_other_device_and_how_copies_get_there() -> None:
+    found = {finding.topic: finding for finding in examine()}
+    assert "CUDA device 1" in found
+    assert "copies from device 0 go" in (found["CUDA device 1"].remark or "")
 
 
 def test_a_program_of_the_second_device_alone_runs_there() -> None:
