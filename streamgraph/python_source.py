@@ -232,6 +232,9 @@ class _Source:
             case HostWait(event, previous, why):
                 yield _said(f"{self.event[event]}.synchronize()", *["as the run before recorded it"] * previous, *why)
             case Release(label, lane, previous, why):
+                place = self.switches.received.get(self.storages.index(self.labelled[label]))
+                if place is not None:
+                    yield _said(f"{self.at[place]}.wait_stream({self.stream[lane]})", "the stream that its memory was taken from")
                 if previous:
                     yield _said(f"left.pop({label!r}, None)", *why)
                 else:

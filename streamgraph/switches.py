@@ -3,8 +3,9 @@
 A lane is a stream of one device, and there its tasks find it current. A copy to another device runs on the lane too, but PyTorch also looks
 at the stream that is current on the device it writes to: it orders the two both ways around the copy, and takes new memory from that
 stream's. So that this orders nothing that the schedule does not, each lane has a stream on such a device for this alone, where no task ever
-runs. What is allocated there serves that lane only, so it is released by the rules for the lane's own memory. Lane `main` has on each
-device the stream that is current there when `run` is called.
+runs. What is allocated there serves that lane only, so it is released by the rules for the lane's own memory; and since others may draw the
+same stream from PyTorch's pool, it first follows the lane, which knows that all uses are over. Lane `main` has on each device the stream
+that is current there when `run` is called.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ Place: TypeAlias = tuple[str, str]
 class Switches:
     """What to make current, in this order: before a launch, by step number, and at the end, when the caller's streams are current again.
 
-    `targets` says for each copy between devices where it writes. Host tasks run with `main` current.
+    `targets` says for each copy between devices where it writes, and `received` for the values that such copies make, by storage number,
+    whose memory that is. Host tasks run with `main` current.
     """
 
     before: Mapping[int, tuple[Place, ...]]
     at_end: tuple[Place, ...]
     targets: Mapping[str, str]
+    received: Mapping[int, Place]
 
 
 def switches(schedule: Schedule) -> Switches:
@@ -61,7 +64,12 @@ def switches(schedule: Schedule) -> Switches:
     at_end = [(MAIN, device) for device, place in now.items() if place != (MAIN, device) and device != first]
     if at_end or now[first] != (MAIN, first) or active != first:
         at_end.append((MAIN, first))
-    return Switches(before, tuple(at_end), targets)
+    received = {
+        number: (schedule.lane_of[name], targets[name])
+        for number, storage in enumerate(schedule.accesses.storages)
+        if targets and storage.producer is not None and (name := program.tasks[storage.producer].name) in targets
+    }
+    return Switches(before, tuple(at_end), targets, received)
 
 
 def user(schedule: Schedule, number: int, lane: str) -> Place:

@@ -144,7 +144,8 @@ class FakeGraph:
 class FakeDevice:
     """Streams, events and an allocator without a GPU. `pace` is the chance that a queued item runs after each call of the host.
 
-    Siblings are further devices of the same machine. Without `reach`, a copy between two devices ends on the one that it writes to.
+    Siblings are further devices of the same machine. Without `reach`, a copy between two devices ends on the one that it writes to. With
+    `shared`, others have drawn the same streams: whatever goes back to one is allocated there at once, written, and freed again.
     """
 
     location = torch.device("cpu")
@@ -154,7 +155,7 @@ class FakeDevice:
         self.log: list[str] = []
         self.default = FakeStream(100)
         self.streams = [self.default]
-        self.index, self.family, self.reach = 0, {0: self}, True
+        self.index, self.family, self.reach, self.shared = 0, {0: self}, True, False
         self.own: Any = SimpleNamespace()  # what a thread has current
         self.device_of: dict[str, tuple[str, tuple[str, str] | None]] = {}  # by task: its device, and both ends of a copy between two
         self.events = 0
@@ -332,6 +333,8 @@ class FakeDevice:
             mark = Mark()
             stream.queue.append(mark)
             block.guards.append(mark)
+        if self.family[0].shared and block.owner is not None and not block.guards:
+            block.owner.queue.append(partial(block.memory.fill, GARBAGE))
         self.free.append(block)
 
     def block_of(self, tensor: torch.Tensor) -> Block | None:

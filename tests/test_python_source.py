@@ -22,7 +22,7 @@ from streamgraph.builder import Graph
 from streamgraph.model import Program
 from streamgraph.plan import plan
 from streamgraph.runner import run
-from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Schedule, Wait
+from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Wait
 from streamgraph.switches import switches, user
 from tests.programs import mix_for, random_devices, seeded
 from tests.running import all_tensors, expected_of, inputs_of, same
@@ -133,7 +133,9 @@ def test_the_code_for_several_devices_does_so_too_and_orders_the_callers_streams
             joins = [call for call in shim.log if call[0] == "wait_stream"]
             assert joins[: len(further)] == [("wait_stream", shim.main, shim.others[device]) for device in further]
             assert joins[len(joins) - len(further) :] == [("wait_stream", shim.others[device], shim.main) for device in further]
-            assert len(joins) == 2 * len(further) + len(switches(schedule).targets)
+            table, number = switches(schedule), {storage.label: number for number, storage in enumerate(schedule.accesses.storages)}
+            given_back = sum(isinstance(step, Release) and number[step.storage] in table.received for step in schedule.steps)
+            assert len(joins) == 2 * len(further) + len(table.targets) + given_back
         assert shim.current is shim.main
 
 

@@ -180,6 +180,8 @@ class CompiledExecutor:
                 return self._view(int(number), subscript)
             case ("pending",):
                 return self._lanes.pending
+            case ("give_back",):
+                return self._lanes.give_back
             case ("drop",):
                 return self._lanes.pending.pop
             case _:

@@ -125,6 +125,7 @@ class EagerExecutor:
                         if not previous or not lanes.first:
                             events[event].synchronize()
                     case Release(storage, _, previous):
+                        lanes.give_back(number[storage])
                         if previous:
                             lanes.pending.pop(number[storage], None)
                         else:

@@ -218,6 +218,8 @@ class _Writer:
 
     def release(self, number: int, why: str, step: int, *, previous: bool) -> None:
         part = self.parts[-1]
+        if number in self.switches.received:
+            self.line(f"{self.name(('give_back',))}({number})", "the stream that it was taken from follows the lane", step)
         if previous:
             self.line(f"{self.name(('drop',))}({number}, None)", why, step)
             return

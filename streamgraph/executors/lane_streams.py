@@ -56,6 +56,7 @@ class LaneStreams:
         self._twice = tuple(dict.fromkeys(s.event for s in schedule.steps if isinstance(s, HostWait) and s.previous)) * threads
         self._inputs_read = last_records(schedule)
         self._spare: dict[int, Event] = {}  # by device
+        self._between: dict[tuple[str, Place], Event] = {}  # of a lane and its stream on another device: for the lane's thread alone
         self._made_on: dict[str, Stream] = {}  # where the buffers were made, and where they go back to, by device
         of_lane = {task: schedule.lane_of[task] for task in self.switches.targets if task in schedule.lane_of}
         self._receiving = tuple(dict.fromkeys((lane, self.switches.targets[task]) for task, lane in of_lane.items() if lane != MAIN))
@@ -130,7 +131,20 @@ class LaneStreams:
         """After a copy to a device that it reaches in two steps: its lane follows the second one too."""
         place = self._in_steps.get(task)
         if place is not None:
-            self.follow(self.streams[place[0]], self.at[place])
+            self._hand_over("arrived", place, self.at[place], self.streams[place[0]])
+
+    def give_back(self, number: int) -> None:
+        """Before a value is dropped: the stream that its memory goes back to follows the lane, if that is another one."""
+        place = self.switches.received.get(number)
+        if place is not None:
+            self._hand_over("given back", place, self.streams[place[0]], self.at[place])
+
+    def _hand_over(self, why: str, place: Place, earlier: Stream, later: Stream) -> None:
+        if (why, place) not in self._between:
+            self._between[why, place] = self.device.new_event()
+        event = self._between[why, place]
+        self.device.record(event, earlier)
+        self.device.wait(event, later)
 
     def arriving(self, task: str, copy: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         """The copy, with `arrived` after it where that does something."""
@@ -186,7 +200,7 @@ class LaneStreams:
                 self.device.record(event, last)
                 event.synchronize()
         self.pending.clear()
-        for held in (self.events, self.previous, self._spare, self.streams, self.at):
+        for held in (self.events, self.previous, self._spare, self._between, self.streams, self.at):
             held.clear()
         self.caller = None
 
@@ -197,7 +211,12 @@ class LaneStreams:
         self.device.wait(event, later)
 
     def _drop_pending(self, last: Stream, only: str | None = None) -> None:
-        drop_pending(self.schedule, self.device, self.streams, self.pending, last, self._spare_event(last), only)
+        drop_pending(self.schedule, self.device, self._owners, self.pending, last, self._spare_event(last), only)
+
+    def _owners(self, number: int, lane: str) -> tuple[Stream, ...]:
+        """The stream of the lane that made a value, and of the memory that it lies in."""
+        place = self.switches.received.get(number)
+        return (self.streams[lane], self.at[place]) if place is not None else (self.streams[lane],)
 
     def _spare_event(self, stream: Stream) -> Event:
         """An event that nobody else waits for, of the device of that stream: waits mean the recording that came before them."""

@@ -182,8 +182,10 @@ class LanesExecutor:
                     return False
                 self.lanes.events[event].synchronize()
             case Release(storage, _, True):
+                self.lanes.give_back(self._number[storage])
                 self.lanes.pending.pop(self._number[storage], None)
             case Release(storage, _, _):
+                self.lanes.give_back(self._number[storage])
                 board.cells[self._number[storage]] = None
             case Passed():
                 board.mark(what)
@@ -218,6 +220,7 @@ class LanesExecutor:
         assert tensor is not None, "bug in streamgraph: record_stream of a value after its release"
         for lane in lanes:
             self.device.record_stream(tensor, self.lanes.recorded(number, lane))
+        self.lanes.give_back(number)
         board.cells[number] = None
 
     def runs_on(self, thread: int) -> bool:
