@@ -6,6 +6,7 @@ The map, in the order in which a program passes through; imports point from late
     collector    the garbage collector rests while a plan is made
     model        Tensor, Task, Program: what was declared, frozen
     storages     names -> storages: which bytes each task reads and writes
+    devices      which GPU each tensor and each task belongs to
     views        `batch[0:2]` -> a box of its storage
     validate     all that is wrong with a Program; the copies that outputs need
     builder      Graph, the Python front end          -> Program
@@ -23,6 +24,7 @@ The map, in the order in which a program passes through; imports point from late
     clock        the virtual clock
     simulate     Schedule + costs + machine -> Timeline
     measured     real starts and ends of tasks -> Timeline
+    switches     which streams are to be made current, and when
     paths        what leads from one task to another, with the fewest waits
     certificate  each wait with what goes wrong without it
     explain      why a task waits, and why not

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamgraph.binding import Given, bind, made_up, written_in_place
+from streamgraph.calls import gpus
 from streamgraph.compare import delta
 from streamgraph.errors import DeviceError, StreamgraphError
 from streamgraph.runner import ExecutorName, Runner
@@ -105,10 +106,11 @@ def bench(
     from streamgraph.executors.device import find
     from streamgraph.executors.watched import copied
 
-    where = find(device)
+    where = find(device, schedule.program)
     location = where.location
     on_gpu = location.type == "cuda"
     program = schedule.program
+    devices = gpus(program, location)
     invented = made_up(program, inputs or {}, location, seed)
     written = written_in_place(program, schedule.accesses)
     tensors = bind(program, {**invented, **(inputs or {})}, location, written=written)
@@ -126,7 +128,7 @@ def bench(
     reasons: dict[str, str] = {}
     equal: dict[str, bool] = {}
     rows = []
-    with torch.random.fork_rng(devices=[location.index] if on_gpu else []):
+    with torch.random.fork_rng(devices=devices):
         with ExitStack() as stack:
             expected: dict[str, torch.Tensor] = {}
             running: dict[ExecutorName, _Running] = {}
@@ -134,7 +136,7 @@ def bench(
                 try:
                     if on_gpu:
                         with ExitStack() as alone:
-                            peaks[executor] = _peak(lambda executor=executor, alone=alone: prepared(executor, alone), location)
+                            peaks[executor] = _peak(lambda executor=executor, alone=alone: prepared(executor, alone), devices)
                     one = prepared(executor, stack)
                     # What an executor does first is not what it does later (checks, compilation, capture): both must be right.
                     found = [one.results() for _ in range(WARM)]
@@ -200,25 +202,30 @@ def _numbered(runs: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return {f"{name} of run {number}": value for number, run in enumerate(runs) for name, value in run.items()}
 
 
-def _peak(prepare: Any, location: torch.device) -> int:
-    """Bytes at the peak of some runs back to back, of a runner that is alone on the device."""
+def _peak(prepare: Any, devices: list[int]) -> int:
+    """Bytes at the peak of some runs back to back, of a runner that is alone on the devices; summed up over them."""
     import gc
 
     import torch
 
+    def rest() -> None:
+        for device in devices:
+            torch.cuda.synchronize(device)
+
     gc.collect()
-    torch.cuda.synchronize(location)
+    rest()
     torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated(location)
+    before = sum(map(torch.cuda.memory_allocated, devices))
     one = prepare()
     for _ in range(WARM):
         one.runner()
-    torch.cuda.synchronize(location)
-    torch.cuda.reset_peak_memory_stats(location)
+    rest()
+    for device in devices:
+        torch.cuda.reset_peak_memory_stats(device)
     for _ in range(WARM):
         one.runner()
-    torch.cuda.synchronize(location)
-    return int(torch.cuda.max_memory_allocated(location)) - before
+    rest()
+    return int(sum(map(torch.cuda.max_memory_allocated, devices))) - before
 
 
 def _overlap(
@@ -229,7 +236,7 @@ def _overlap(
     from streamgraph.executors.watched import watched_executor
 
     try:
-        watch = Stopwatch(clock_of(device))
+        watch = Stopwatch(clock_of(device, schedule.program))
         running = watched_executor(schedule, executor, ops, device, seed, watch.watched)
     except DeviceError:
         return None

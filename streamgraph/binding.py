@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from streamgraph.calls import place, torch_dtype, type_text
 from streamgraph.errors import BindingError, Problem, quoted
-from streamgraph.model import Family, Kind, Program, Tensor
+from streamgraph.model import DEVICE, Family, Kind, Program, Tensor
 from streamgraph.sharing import overlaps_itself, share_bytes
 from streamgraph.storages import Accesses, Mode
 
@@ -162,7 +162,9 @@ def _mismatch(declared: Tensor, value: object, device: torch.device) -> Problem 
             return wrong(f"is declared `device: cpu`, but was bound to a tensor on {value.device}", "bind a host tensor")
         if declared.pinned and value.numel() and not value.is_pinned():
             return wrong("is declared `pinned: true`, but the tensor bound to it is not pinned", "bind tensor.pin_memory()")
-    elif value.device != device:
+    elif value.device != (wanted := place(declared.device, device)):
+        if declared.device != DEVICE:
+            return wrong(f"is declared `device: {wanted}`, but was bound to a tensor on {value.device}", f"bind tensor.to('{wanted}')")
         return wrong(f"is on {value.device}, but the run is on {device}", f"bind tensor.to('{device}'), or declare `device: cpu`")
     return None
 

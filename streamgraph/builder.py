@@ -144,7 +144,7 @@ class Graph:
         self, name: str, source: Name, target: Name, *, stream: str | None = None, after: str | Iterable[str] = (),
         cost: str | float | None = None, host: bool = False, note: str | None = None,
     ) -> Handle:  # fmt: skip
-        """Copy one tensor to another; to a name that was not declared, it makes a value on the run's device. Returns the target."""
+        """Copy one tensor to another, and return the target: if it was not declared, a value where the source is, or on the GPU."""
         place = _caller()
         read, written = self._entries(source, place), self._entries(target, place, writing=True)
         after = (after,) if isinstance(after, str) else tuple(after)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamgraph.errors import Location, quoted
-from streamgraph.model import LONG_NAMES, TORCH_NAMES, Index, Kind, Program, Task, TensorType
+from streamgraph.model import CPU, DEVICE, LONG_NAMES, TORCH_NAMES, Index, Kind, Program, Task, TensorType
 from streamgraph.storages import Access, Accesses, Mode
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ Slot: TypeAlias = Operand | Operands
 class Returned:
     """One value that the operator returns: its new storage, and what was declared about it.
 
-    `device` is "device" (the run's) or "cpu"; `type` is None where nothing was declared.
+    `device` is "device" (the run's), "cpu" or a GPU like "cuda:1"; `type` is None where nothing was declared.
     """
 
     storage: int
@@ -206,8 +206,15 @@ def torch_dtype(type: TensorType) -> torch.dtype:
     return dtype
 
 
+def gpus(program: Program, run_device: torch.device) -> list[int]:
+    """The indices of the GPUs that a run uses."""
+    if run_device.type == CPU:
+        return []
+    return [index for index in (place(name, run_device).index for name in program.devices or (DEVICE,)) if index is not None]
+
+
 def place(device: str, run_device: torch.device) -> torch.device:
-    """Where a tensor lives that was declared on `device` ("device" or "cpu") in a run on `run_device`."""
+    """Where a tensor lives that was declared on `device` in a run on `run_device`. On the CPU every device is the CPU."""
     import torch
 
-    return run_device if device == "device" else torch.device("cpu")
+    return run_device if device == DEVICE or run_device.type == CPU else torch.device(device)

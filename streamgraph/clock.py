@@ -9,6 +9,7 @@ from typing_extensions import assert_never
 
 from streamgraph.contention import Contention
 from streamgraph.cost import COMPUTE, Costs
+from streamgraph.devices import of_tasks
 from streamgraph.machine import Machine
 from streamgraph.model import HOST
 from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Step, Wait
@@ -71,23 +72,28 @@ class Clock:
         self.holder: list[int] = []
         # The device.
         self.now = 0.0
-        self.contention = Contention(costs, machine.interference)
+        self.device = of_tasks(schedule.program)  # by task
+        self.contention = {device: Contention(costs, machine.interference) for device in dict.fromkeys(self.device)}
         self.timed: list[tuple[float, int, int, str]] = []  # (time, 0: a copy ends or 1: a launch is ready, launch number, lane)
-        self.on_engine: dict[str, int] = {}  # copy engine -> the launch that it serves
-        self.queued: dict[str, deque[tuple[int, str]]] = {}  # copy engine -> launches that it will serve
+        self.on_engine: dict[tuple[str, str], int] = {}  # a device's copy engine -> the launch that it serves
+        self.queued: dict[tuple[str, str], deque[tuple[int, str]]] = {}  # copy engine -> launches that it will serve
 
     def play(self) -> Played:
         """Run to the end."""
         self._issue()
         while True:
-            end = self.contention.next_end(self.now)
+            end, ends_on = self._next_end()
             if end is not None and (not self.timed or end <= self.timed[0][0]):
+                for device, contention in self.contention.items():
+                    if device != ends_on:
+                        contention.pass_time(end - self.now)
                 self.now = end
-                number, lane = self.contention.pop()
+                number, lane = self.contention[ends_on].pop()
                 self._finish(number, self.lanes[lane])
             elif self.timed:
                 time, is_start, number, lane = heappop(self.timed)
-                self.contention.pass_time(time - self.now)
+                for contention in self.contention.values():
+                    contention.pass_time(time - self.now)
                 self.now = time
                 if is_start:
                     self._ready(number, self.lanes[lane])
@@ -103,6 +109,11 @@ class Clock:
             tuple(self.waits[step] for step in sorted(self.waits)),
             last.holder if last is not None and on_lane else self.host_holder,
         )  # fmt: skip
+
+    def _next_end(self) -> tuple[float | None, str]:
+        """When the next kernel ends, if nothing starts or ends before, and on which device; the others come as far, see `play`."""
+        ends = [(end, device) for device, contention in self.contention.items() if (end := contention.next_end(self.now)) is not None]
+        return min(ends, key=lambda entry: entry[0], default=(None, ""))
 
     def _host_work(self) -> float:
         """The host's own time, without what it waited for."""
@@ -260,10 +271,11 @@ class Clock:
     def _ready(self, number: int, lane: _Lane) -> None:
         """A launch has come to the head of its lane: a kernel starts, a copy starts or queues for its engine."""
         engine = self.costs.engine[self.task_of[number]]
-        if engine == COMPUTE or engine not in self.on_engine:
+        its = self.device[self.task_of[number]], engine
+        if engine == COMPUTE or its not in self.on_engine:
             self._begin(number, lane, engine)
         else:
-            self.queued.setdefault(engine, deque()).append((number, lane.name))
+            self.queued.setdefault(its, deque()).append((number, lane.name))
 
     def _begin(self, number: int, lane: _Lane, engine: str, occupant: int = -1) -> None:
         task = self.task_of[number]
@@ -275,22 +287,23 @@ class Clock:
         else:
             self.held_by[number], self.holder[number] = lane.held_by, lane.holder
         self.start[number] = self.now
-        self.contention.begin(task, number, lane.name)
+        self.contention[self.device[task]].begin(task, number, lane.name)
         if engine != COMPUTE:
-            self.on_engine[engine] = number
+            self.on_engine[self.device[task], engine] = number
             heappush(self.timed, (self.now + self.costs.microseconds[task], 0, number, lane.name))
 
     def _finish(self, number: int, lane: _Lane) -> None:
         task = self.task_of[number]
-        self.contention.end(task)
+        self.contention[self.device[task]].end(task)
         self.end[number] = lane.clock = self.now
         lane.held_by, lane.holder = FIFO, number
         lane.under_way, lane.joined = False, 0
         engine = self.costs.engine[task]
         if engine != COMPUTE:
-            del self.on_engine[engine]
-            if self.queued.get(engine):
-                waiting, name = self.queued[engine].popleft()
+            its = self.device[task], engine
+            del self.on_engine[its]
+            if self.queued.get(its):
+                waiting, name = self.queued[its].popleft()
                 self._begin(waiting, self.lanes[name], engine, number)
         self._advance([lane])
         self._issue()

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamgraph.binding import Given, bind, made_up, written_in_place
-from streamgraph.calls import Call, operands, type_text
+from streamgraph.calls import Call, gpus, operands, type_text
 from streamgraph.model import Program
 from streamgraph.plan import Order, Release, Spec, Streams, as_program, plan
 from streamgraph.returned import tensors_in
@@ -113,7 +113,7 @@ def compare(
         params = None
     schedule = plan(spec, params=params, streams=streams, order=order, release=release)
     program = schedule.program
-    where = find(device)
+    where = find(device, schedule.program)
     location = where.location
     name = executor if executor != "auto" else ("lanes" if location.type == "cpu" else "eager")
     invented = made_up(program, inputs or {}, location, seed)
@@ -134,7 +134,7 @@ def compare(
             running.close()
         return witness, results
 
-    with torch.random.fork_rng(devices=[location.index] if location.type == "cuda" else []):
+    with torch.random.fork_rng(devices=gpus(program, location)):
         reference, expected = once("sequential")
         planned, found = once(name)
         differing = reference.differs(planned, program)
@@ -195,20 +195,19 @@ class _Witness:
         call = operator.call
         function = partial(copy_call, call, location) if call.is_copy else operator.function
         # What a device task writes to host memory may still be on its way when the call returns: it is hashed on the stream as well.
-        hashed_on = None if call.host or location.type == "cpu" else location
-        noted = partial(self._noted, call, function, hashed_on)
+        noted = partial(self._noted, call, function, not call.host and location.type != "cpu")
         return replace(operator, function=noted, call=replace(call, is_copy=False))
 
-    def _noted(self, call: Call, function: Any, hashed_on: torch.device | None, *positional: Any, **keywords: Any) -> Any:
+    def _noted(self, call: Call, function: Any, on_device: bool, *positional: Any, **keywords: Any) -> Any:
         result = function(*positional, **keywords)
         slots = [*zip(call.positional, positional, strict=True), *((slot, keywords[name]) for name, slot in call.keywords)]
         written = [pair for slot, value in slots for pair in zip(operands(slot), tensors_in(value), strict=True)]
-        noted = [(operand.tensor, _digest(tensor, hashed_on)) for operand, tensor in written if operand.mode is not Mode.READ]
+        noted = [(operand.tensor, _digest(tensor, on_device)) for operand, tensor in written if operand.mode is not Mode.READ]
         if call.returns:
             returned = tuple(result) if call.returns_sequence else (result,)
             # What is not a tensor is an error that the executor finds right after this.
             pairs = zip(call.returns, returned, strict=False)
-            noted += [(place.tensor, _digest(value, hashed_on)) for place, value in pairs if _is_tensor(value)]
+            noted += [(place.tensor, _digest(value, on_device)) for place, value in pairs if _is_tensor(value)]
         self.digests[call.task] = tuple(noted)
         return result
 
@@ -229,11 +228,14 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
-def _digest(tensor: torch.Tensor, device: torch.device | None = None) -> Digest:
-    """The type and the hash, computed on `device` (None: where the tensor is) and its current stream; nothing waits for it."""
+def _digest(tensor: torch.Tensor, on_device: bool = False) -> Digest:
+    """The type and the hash, computed where the tensor is; `on_device`, host memory on the current device, whose stream writes it.
+
+    Nothing waits for it.
+    """
     import torch
 
-    here = tensor.detach() if device is None else tensor.detach().to(device, non_blocking=True)
+    here = tensor.detach().to("cuda", non_blocking=True) if on_device and not tensor.is_cuda else tensor.detach()
     flat = _bytes(here.contiguous())
     if flat.storage_offset() % 8:
         flat = flat.clone()

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, Union
 
+from streamgraph.devices import crosses
 from streamgraph.errors import Location, Problem, SpecError, quoted
 from streamgraph.machine import AnyMachine, Machine, as_machine, is_amount, json_mapping, read_json_file
 from streamgraph.model import DTYPE_BYTES, Kind, Program, Task
@@ -51,9 +52,10 @@ Measured: TypeAlias = Union[Mapping[str, float], Mapping[str, TaskCost], Mapping
 class Costs:
     """Per task, in declaration order: `microseconds`, where each came from (`measured`, `declared`, `default`), and its engine.
 
-    Engines are `h2d` and `d2h` (the copy engines, one copy at a time each), `compute`, and `host` for host tasks. `fill` and `bandwidth`
-    are the shares of the device and of its memory's bandwidth that the task uses while it runs alone; `issue` is the host's time for the
-    call, None where it is not known. Without them (empty tuples) tasks do not slow each other down.
+    Engines are `h2d` and `d2h` (the copy engines, one copy at a time each; a copy to another GPU counts as `d2h`), `compute`, and `host`
+    for host tasks. `fill` and `bandwidth` are the shares of the device and of its memory's bandwidth that the task uses while it runs
+    alone; `issue` is the host's time for the call, None where it is not known. Without them (empty tuples) tasks do not slow each other
+    down.
     """
 
     microseconds: tuple[float, ...]
@@ -81,7 +83,7 @@ def task_costs(program: Program, accesses: Accesses, costs: Measured | None = No
     bandwidth: list[float] = []
     issue: list[float | None] = []
     for task, touched in zip(program.tasks, accesses.of_task, strict=True):
-        engine = _engine(task, touched, accesses)
+        engine = _engine(program, task, touched, accesses)
         sizes = tuple(_size(program, accesses, access) for access in touched)
         known = measured.get(task.name)
         cost = known if isinstance(known, TaskCost) else None
@@ -175,7 +177,7 @@ def _check(program: Program, measured: Mapping[str, float | TaskCost]) -> None:
         raise SpecError(*problems)
 
 
-def _engine(task: Task, touched: tuple[Access, ...], accesses: Accesses) -> str:
+def _engine(program: Program, task: Task, touched: tuple[Access, ...], accesses: Accesses) -> str:
     if task.host:
         return HOST_ENGINE
     if task.is_copy:
@@ -183,6 +185,8 @@ def _engine(task: Task, touched: tuple[Access, ...], accesses: Accesses) -> str:
         source, target = storages.get(Mode.READ), storages.get(Mode.WRITE)
         if source is not None and target is not None and source.host != target.host:
             return H2D if source.host else D2H
+        if program.devices and crosses(task, program):
+            return D2H  # it leaves the device that it reads from, by a copy engine
     return COMPUTE
 
 

@@ -80,6 +80,11 @@ def _device(index: int) -> Iterator[Finding]:
     facts = torch.cuda.get_device_properties(index)
     more = f", device {index} of {count}" if count > 1 else ""
     yield Finding("CUDA device", f"{facts.name}, {facts.total_memory / 2**30:.0f} GiB, {facts.multi_processor_count} multiprocessors{more}")
+    for other in (number for number in range(count) if number != index):
+        its = torch.cuda.get_device_properties(other)
+        straight = torch.cuda.can_device_access_peer(index, other)
+        way = "straight there" if straight else "through host memory"
+        yield Finding(f"CUDA device {other}", f"{its.name}, {its.total_memory / 2**30:.0f} GiB", OK, f"copies from device {index} go {way}")
     for name, priority in (("normal", 0), ("high", -1)):
         made = [torch.cuda.Stream(index, priority=priority) for _ in range(70)]  # type: ignore[no-untyped-call]
         handles = {stream.cuda_stream for stream in made}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from streamgraph.binding import written_in_place
+from streamgraph.calls import gpus
 from streamgraph.measured import MeasuredTimeline, Times
 from streamgraph.schedule import Schedule
 
@@ -51,9 +52,9 @@ def measure(
     location = device.location
     written = written_in_place(schedule.program, schedule.accesses)
     which = executor if executor != "auto" else "lanes" if location.type == "cpu" else "eager"
-    clock = clock if clock is not None else clock_of(device)
+    clock = clock if clock is not None else clock_of(device, schedule.program)
     laps: dict[str, list[Lap]] = {"sequential": [], which: []}
-    with torch.random.fork_rng(devices=[location.index] if location.type == "cuda" else []):
+    with torch.random.fork_rng(devices=gpus(schedule.program, location)):
         torch.manual_seed(seed)
         running = {}
         try:

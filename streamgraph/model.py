@@ -16,6 +16,8 @@ from streamgraph.errors import Location
 
 MAIN, ENTRY, EXIT, HOST = "main", "entry", "exit", "host"
 RESERVED = frozenset({MAIN, ENTRY, EXIT, HOST})
+DEVICE, CPU = "device", "cpu"  # where a tensor lives: on the run's device, in host memory, or on a GPU that is named
+_GPU = re.compile(r"cuda:(0|[1-9][0-9]{0,2})\Z")
 OUTPUT_PREFIX = "output:"  # no declared name holds a colon, so generated copies of outputs never collide
 
 # Bytes per element, under FX's names for dtypes (https://docs.pytorch.org/docs/stable/fx.html prints tensors this way).
@@ -118,17 +120,22 @@ def parse_time(text: str) -> float:
     return float(match["number"]) * MICROSECONDS[match["unit"]]
 
 
+def is_gpu(device: str) -> bool:
+    """Whether `device` names a GPU: `cuda:0`, `cuda:1`, ..."""
+    return _GPU.match(device) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """One declared name. `base` and `index` belong to views: `base` is never itself a view, `index` covers every dimension.
 
-    `device` is "device" (the run's device) or "cpu"; `type` is None where the program does not need to know it.
+    `device` is "device" (the run's device), "cpu", or a GPU like "cuda:1"; `type` is None where the program does not need to know it.
     """
 
     name: str
     kind: Kind
     type: TensorType | None = None
-    device: str = "device"
+    device: str = DEVICE
     pinned: bool = False
     init: str | None = None
     base: str | None = None
@@ -226,6 +233,12 @@ class Program:
     def index_of_task(self) -> Mapping[str, int]:
         """A task's place in declaration order, by name."""
         return {task.name: index for index, task in enumerate(self.tasks)}
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """The GPUs that tensors name, lowest first; none if all that is no host memory lies on the run's device."""
+        named = {tensor.device for tensor in self.tensors if tensor.device not in (DEVICE, CPU) and is_gpu(tensor.device)}
+        return tuple(sorted(named, key=lambda device: int(device.partition(":")[2])))
 
     @cached_property
     def inputs(self) -> tuple[Tensor, ...]:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from streamgraph.aten import bind, swapped_argument, swapped_words
 from streamgraph.calls import Call, describe, prepare
 from streamgraph.errors import OperatorError, Problem, collapsed, quoted
-from streamgraph.model import NAME, Kind, Program, Task
+from streamgraph.model import NAME, Kind, Program, Task, is_gpu
 from streamgraph.registry import Schema, Unfit, overloads, schema_of
 from streamgraph.returned import run_copy, tensors_in
 from streamgraph.storages import Accesses, trace
@@ -114,7 +114,8 @@ def _resolve(program: Program, task: Task, call: Call, lookup: _Lookup, device: 
         changed = (program.tensor_named[name] for entry in (*task.updates, *task.writes) for name in entry.tensors)
         resources = any(tensor.kind is Kind.RESOURCE for tensor in changed)
         on_host = call.host or any(returned.device == "cpu" for returned in call.returns)
-        where = "cpu" if device is not None and on_host else device
+        named = next((returned.device for returned in call.returns if is_gpu(returned.device)), device)
+        where = "cpu" if device is not None and on_host else device if device in (None, "cpu") else named
         overload, bound = bind(schemas, call, updates_resource=resources, device=where, trusted=trusted)
         return Operator(task.operator, overload, bound)
     assert function is not None, "bug in streamgraph: an operator of aten has no schema"

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from streamgraph.devices import on_one
 from streamgraph.errors import Problem, SpecError
 from streamgraph.hazards import build_graph, find_hazards
 from streamgraph.iterations import DELIVER, ITEM, RESULT, SOURCE, Unrolled, at, split, unroll
@@ -44,7 +45,8 @@ def plan_loop(
     copied: bool = False,
     **options: Any,
 ) -> Loop:
-    """The loop of a spec, proved on as many iterations as it needs to repeat and then as many again.
+    """The loop of a spec, proved on as many iterations as it needs to repeat and then as many again. It is one for a single device:
+    where the program names devices, they count as one.
 
     Args:
         spec: as for `plan`.
@@ -58,7 +60,7 @@ def plan_loop(
     Raises:
         SpecError: the spec is wrong, or `inflight` is no whole number from 1.
     """
-    program = as_program(spec, params)
+    program = on_one(as_program(spec, params))
     slots = [family.slots for family in program.families if family.slots is not None and family.over == "iteration"]
     depth = max([2, *slots]) if inflight is None else inflight
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:

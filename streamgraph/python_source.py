@@ -16,18 +16,20 @@ from typing import Any
 from typing_extensions import assert_never
 
 from streamgraph.calls import Call, Operand, Slot, prepare
+from streamgraph.devices import first_device
 from streamgraph.errors import quoted
-from streamgraph.model import HOST, MAIN, TORCH_NAMES, Kind, Task, TensorType
+from streamgraph.model import CPU, DEVICE, HOST, MAIN, TORCH_NAMES, Kind, Task, TensorType
 from streamgraph.operators import resolve
 from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Step, Wait
 from streamgraph.storages import Storage
+from streamgraph.switches import switches, user
 
 _TAKEN = frozenset({"torch", "hashlib", "device", "inputs", "ops", "main", "run", "prepare", "lanes", "events", "buffers", "left", "last"})
 _PRIORITY = {"high": -1, "normal": 0, "low": 0}
 
 
 def to_python(schedule: Schedule) -> str:
-    """The code. It runs on `device`, a constant at its top, with the caller's current stream as lane `main`."""
+    """The code. It runs on `device`, a constant at its top, or on the program's devices; lane `main` is the caller's current stream."""
     return "\n".join(_Source(schedule).lines()) + "\n"
 
 
@@ -65,6 +67,15 @@ class _Source:
         self.events = [event for event in schedule.event_task if event not in host_events]
         self.host_events = host_events
         self.stream = {MAIN: "main", HOST: "main"} | {lane: self.name("lane", f"lane {lane}") for lane in self.lanes}
+        self.switches = switches(schedule)
+        self.first, self.devices = first_device(self.program), self.program.devices
+        self.others = self.devices[1:]
+        self.receiving = dict.fromkeys(
+            (lane, target) for task, target in self.switches.targets.items() if (lane := schedule.lane_of[task]) != MAIN
+        )
+        self.at = {(lane, schedule.device_of[lane]): variable for lane, variable in self.stream.items() if lane != HOST}
+        self.at |= {(MAIN, device): self.name("lane", f"main on {device}") for device in self.others}
+        self.at |= {place: self.name("lane", f"{place[0]} to {place[1]}") for place in self.receiving}
         self.event = {event: self.name("event", event if event == "entry" else f"event {event.removeprefix('e')}") for event in self.events}
 
     def _calls(self) -> tuple[dict[str, Call], dict[str, str]]:
@@ -90,12 +101,14 @@ class _Source:
         yield f"    ops      {', '.join(map(quoted, self.wanted)) or 'none'}"
         yield ""
         yield "Call `run` on the same stream each time, or on streams other than those of its lanes. Under autocast, switch its cache off."
+        if self.others:
+            yield f"It runs on {' and '.join(self.devices)}; call it with {self.first} as the current device."
         yield '"""'
         yield ""
         yield from ["import hashlib", ""] * random
         yield "import torch"
         yield ""
-        yield 'device = torch.device("cuda")'
+        yield f'device = torch.device("{self.first if self.devices else "cuda"}")'
         yield "lanes, events, buffers = {}, {}, {}  # made in the first run"
         yield "left = {}  # values that their lanes may not drop yet when a run ends; the next run drops them"
         yield "last = []  # the stream of the run before"
@@ -108,10 +121,14 @@ class _Source:
         yield "def run(inputs, ops):"
         yield f'    """The outputs by name: {", ".join(quoted(name) for name, _ in self.schedule.accesses.outputs) or "none"}."""'
         yield "    main = torch.cuda.current_stream(device)"
-        yield "    prepare(main)"
+        for device in self.others:
+            yield f"    {self.at[MAIN, device]} = torch.cuda.current_stream({device!r})"
+        yield f"    prepare({', '.join(['main', *(self.at[MAIN, device] for device in self.others)])})"
         for lane, variable in self.stream.items():
             if lane in self.lanes:
                 yield f"    {variable} = lanes[{lane!r}]"
+        for lane, device in self.receiving:
+            yield f"    {self.at[lane, device]} = lanes[{f'{lane} to {device}'!r}]  # only new memory is taken from it: no task runs there"
         for event, variable in self.event.items():
             yield f"    {variable} = events[{event!r}]"
         for storage in self.storages:
@@ -124,19 +141,24 @@ class _Source:
 
     def prepare(self, buffers: Sequence[Storage]) -> Iterator[str]:
         yield ""
-        yield "def prepare(main):"
-        yield "    taken = {main.cuda_stream}"
+        yield f"def prepare(main{', *others' if self.others else ''}):"
+        yield f"    taken = {{main.cuda_stream{', *(other.cuda_stream for other in others)' if self.others else ''}}}"
         yield "    if last and last[0] != main:"
         yield '        assert main not in lanes.values(), "this stream is a lane of the schedule: call `run` on another one"'
         yield "        main.wait_stream(last[0])"
         yield "    last[:] = [main]"
-        if self.lanes:
+        made = [(lane, priority, self.schedule.device_of[lane]) for lane, priority in self.lanes.items()]
+        made += [(f"{lane} to {device}", 0, device) for lane, device in self.receiving]
+        if made and self.others:
+            yield f"    for name, priority, on in {made!r}:"
+        elif made:
             yield f"    for name, priority in {list(self.lanes.items())!r}:"
+        if made:
             yield "        # PyTorch hands out 32 streams in turn, then the same ones again: two lanes on one stream would be one lane."
             yield "        for _ in range(64):"
             yield "            if name in lanes and lanes[name].cuda_stream not in taken:"
             yield "                break"
-            yield "            lanes[name] = torch.cuda.Stream(device, priority=priority)"
+            yield f"            lanes[name] = torch.cuda.Stream({'on' if self.others else 'device'}, priority=priority)"
             yield "        else:"
             yield '            raise RuntimeError(f"no stream is left for lane {name}")'
             yield "        taken.add(lanes[name].cuda_stream)"
@@ -148,10 +170,15 @@ class _Source:
             for storage in buffers:
                 yield f"        buffers[{storage.label!r}] = {self.initial(storage)}"
 
+    def where(self, device: str, pinned: bool) -> str:
+        if device == CPU:
+            return f'device="cpu"{", pin_memory=True" if pinned else ""}'
+        return "device=device" if device in (DEVICE, self.first) else f'device="{device}"'
+
     def initial(self, storage: Storage) -> str:
         tensor = self.program.tensor_named[storage.tensor]
         assert tensor.type is not None
-        where = _where(storage.host, tensor.pinned)
+        where = self.where(tensor.device, tensor.pinned)
         dtype, shape = f"torch.{TORCH_NAMES[tensor.type.dtype]}", tensor.type.shape
         match tensor.init or "zeros":
             case "zeros" | "ones" | "empty" as init:
@@ -165,26 +192,37 @@ class _Source:
     # --- the steps ---
 
     def body(self) -> Iterator[str]:
-        inside = MAIN  # the lane whose `with` block is open
+        for device in self.others:
+            yield f"    main.wait_stream({self.at[MAIN, device]})"
+        inside: tuple[str, ...] = ()  # the streams whose `with` block is open
         for step in self.schedule.steps:
-            lane = MAIN if not isinstance(step, Launch | Release) or step.lane == HOST else step.lane
-            if isinstance(step, Release):
-                lane = inside
-            if lane != inside:
-                if lane != MAIN:
-                    yield f"    with torch.cuda.stream({self.stream[lane]}):"
-                inside = lane
+            streams = () if not isinstance(step, Launch | Release) else inside if isinstance(step, Release) else self.around(step)
+            if streams and streams != inside:
+                yield f"    with {', '.join(f'torch.cuda.stream({stream})' for stream in streams)}:"
+            inside = streams
             for text in self.step(step):
-                yield ("    " if inside == MAIN else "        ") + text
+                yield ("        " if inside else "    ") + text
         for label in self.left():
             yield f"    left[{label!r}] = {self.variable(self.labelled[label])}  # its lane does not know yet that all uses are over"
+        for device in self.others:
+            yield f"    {self.at[MAIN, device]}.wait_stream(main)"
         results = ", ".join(f"{name!r}: {self.variable(self.storages[number])}" for name, number in self.schedule.accesses.outputs)
         yield f"    return {{{results}}}"
 
+    def around(self, step: Launch) -> tuple[str, ...]:
+        """The streams to be current for a launch; none on `main`, which is current as it is."""
+        if step.lane in (MAIN, HOST):
+            return ()
+        target = self.switches.targets.get(step.task)
+        return (*([self.at[step.lane, target]] if target is not None else []), self.stream[step.lane])
+
     def step(self, step: Step) -> Iterator[str]:
         match step:
-            case Launch(task, _):
+            case Launch(task, lane):
                 yield from self.launch(self.calls[task])
+                if task in self.switches.targets:
+                    target = self.at[lane, self.switches.targets[task]]
+                    yield _said(f"{self.stream[lane]}.wait_stream({target})", "where it ends if the two have no access to each other")
             case Record(event, lane):
                 if lane != HOST:
                     yield _said(f"{self.event[event]}.record({self.stream[lane]})", f"after {step.task}")
@@ -194,12 +232,16 @@ class _Source:
             case HostWait(event, previous, why):
                 yield _said(f"{self.event[event]}.synchronize()", *["as the run before recorded it"] * previous, *why)
             case Release(label, lane, previous, why):
+                place = self.switches.received.get(self.storages.index(self.labelled[label]))
+                if place is not None:
+                    yield _said(f"{self.at[place]}.wait_stream({self.stream[lane]})", "the stream that its memory was taken from")
                 if previous:
                     yield _said(f"left.pop({label!r}, None)", *why)
                 else:
                     yield _said(f"del {self.variable(self.labelled[label])}", f"memory of lane {lane}", *why)
             case RecordStream(label, lane, why):
-                yield _said(f"{self.variable(self.labelled[label])}.record_stream({self.stream[lane]})", *why)
+                number = self.storages.index(self.labelled[label])
+                yield _said(f"{self.variable(self.labelled[label])}.record_stream({self.at[user(self.schedule, number, lane)]})", *why)
             case _:
                 assert_never(step)
 
@@ -235,7 +277,7 @@ class _Source:
         (returned,) = call.returns
         storage = self.storages[returned.storage]
         dtype = f"dtype=torch.{TORCH_NAMES[returned.type.dtype]}, " if isinstance(returned.type, TensorType) else ""
-        made = f"torch.empty_like({self.slot(source)}, {dtype}{_where(returned.device == 'cpu', returned.pinned)})"
+        made = f"torch.empty_like({self.slot(source)}, {dtype}{self.where(returned.device, returned.pinned)})"
         yield _said(f"{self.variable(storage)} = {made}.copy_({self.slot(source)}, non_blocking=True)", about)
 
     def wants(self, key: str) -> str:
@@ -266,10 +308,6 @@ def _is_torchs(task: Task) -> bool:
 def _anything(task: Task) -> Any:
     """Stands in for the caller's operators, whose signatures are not known here."""
     return None if _is_torchs(task) else lambda *positional, **keywords: None
-
-
-def _where(host: bool, pinned: bool) -> str:
-    return "device=device" if not host else f'device="cpu"{", pin_memory=True" if pinned else ""}'
 
 
 def _said(code: str, *why: object) -> str:

@@ -126,14 +126,14 @@ def run(
         if iterations is not None:
             raise RunnerError(SIMULATED)
         return Result({}, schedule, predict=partial(_predicted, schedule, costs, machine, _issue(executor)))
-    invented = made_up(schedule.program, inputs or {}, _find(options.device).location, seed)
+    invented = made_up(schedule.program, inputs or {}, _find(options.device, schedule).location, seed)
     given = {**invented, **(inputs or {})}
     bound = given if iterations is not None else None
     measured = None
     if profile:
         from streamgraph.measuring import measure
 
-        found = _find(options.device)
+        found = _find(options.device, schedule)
         tensors = bind(schedule.program, given, found.location, written=written_in_place(schedule.program, schedule.accesses))
         predicted = _predicted(schedule, costs, machine, _issue(executor))
         measured = measure(schedule, tensors, predicted, device=found, ops=ops, executor=executor, seed=seed)
@@ -225,7 +225,7 @@ class Runner:
             return
         from streamgraph.executors.choose import make_executor
 
-        device_layer = _find(options.device)
+        device_layer = _find(options.device, schedule)
         self._location = device_layer.location
         self._written = written_in_place(schedule.program, schedule.accesses)
         self._bound = bind(schedule.program, inputs or {}, self._location, written=self._written, complete=False)
@@ -361,10 +361,10 @@ class Runner:
         return f"<Runner of '{self.schedule.program.name}': {self.schedule.counts}{', closed' if self._closed else ''}>"
 
 
-def _find(device: str) -> Device:
+def _find(device: str, schedule: Schedule) -> Device:
     from streamgraph.executors.device import find
 
-    return find(device)
+    return find(device, schedule.program)
 
 
 def _paced() -> None:

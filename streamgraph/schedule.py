@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from streamgraph.devices import first_device, of_tasks
 from streamgraph.model import HOST, MAIN, Program
 from streamgraph.steps import HostWait, Launch, Reason, Record, RecordStream, Release, Step, Wait, parse_steps
 from streamgraph.storages import Accesses, trace
@@ -56,7 +57,8 @@ class Schedule:
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
-        return "\n".join([f"# {self.program.name}: {self.counts}", *map(str, self.steps)]) + "\n"
+        devices = [f"# devices: {', '.join(f'@{lane} on {device}' for lane, device in self.device_of.items())}"] * self.has_devices
+        return "\n".join([f"# {self.program.name}: {self.counts}", *devices, *map(str, self.steps)]) + "\n"
 
     @cached_property
     def accesses(self) -> Accesses:
@@ -67,6 +69,21 @@ class Schedule:
     def lane_of(self) -> dict[str, str]:
         """The lane of each task, by name."""
         return {step.task: step.lane for step in self.steps if isinstance(step, Launch)}
+
+    @cached_property
+    def device_of(self) -> dict[str, str]:
+        """The device of each lane that is a stream: that of its tasks. "device" is the run's, in a program that names none."""
+        first, index = first_device(self.program), self.program.index_of_task
+        if not self.program.devices:
+            return {lane.name: first for lane in self.lanes if not lane.is_host}
+        of_task = of_tasks(self.program)
+        used = {lane: of_task[index[task]] for task, lane in reversed(self.lane_of.items()) if task in index}
+        return {lane.name: first if lane.name == MAIN else used.get(lane.name, first) for lane in self.lanes if not lane.is_host}
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether the program lies on several devices."""
+        return len(self.program.devices) > 1
 
     @cached_property
     def event_task(self) -> dict[str, str]:

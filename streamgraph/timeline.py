@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from streamgraph.cost import COMPUTE, D2H, H2D, MEASURED, Costs
+from streamgraph.devices import of_tasks
 from streamgraph.errors import quoted
 from streamgraph.machine import DEFAULT_MACHINE, Machine
+from streamgraph.model import DEVICE
 from streamgraph.schedule import Schedule
 
 FIFO, WAIT, ISSUE, ENGINE, START = "FIFO", "wait", "issue", "engine", "start"
@@ -193,22 +195,23 @@ class Timeline:
 
         `span`: the longest path of hazards. `lanes`: device work over the number of lanes. `device`: each task's share of the device times
         its time. `bandwidth`: likewise of the memory's bandwidth. `h2d`, `d2h`: the copies of that direction. `host`: the host's calls.
+        With several devices the last four but `host` are those of the device that has the most of it.
         """
         costs, launched = self.costs, self._played.task_of
         lanes = sum(not lane.is_host for lane in self.schedule.lanes)
-        engine_time = {COMPUTE: 0.0, H2D: 0.0, D2H: 0.0, "host": 0.0}
-        filled = moved = 0.0
+        device_of = of_tasks(self.schedule.program)
+        sums = {device: {"device": 0.0, "bandwidth": 0.0, H2D: 0.0, D2H: 0.0} for device in (*device_of, DEVICE)}
+        work = 0.0
         for index in launched:
-            time, engine = costs.microseconds[index], costs.engine[index]
-            engine_time[engine] += time
+            time, engine, of_device = costs.microseconds[index], costs.engine[index], sums[device_of[index]]
             if engine == COMPUTE:
-                filled += time * costs.fill[index] if costs.fill else 0.0
-                moved += time * costs.bandwidth[index] if costs.bandwidth else 0.0
-        device = engine_time[COMPUTE] + engine_time[H2D] + engine_time[D2H]
-        return {
-            "span": self.span, "lanes": device / max(lanes, 1), "device": filled, "bandwidth": moved,
-            "h2d": engine_time[H2D], "d2h": engine_time[D2H], "host": self._played.host,
-        }  # fmt: skip
+                of_device["device"] += time * costs.fill[index] if costs.fill else 0.0
+                of_device["bandwidth"] += time * costs.bandwidth[index] if costs.bandwidth else 0.0
+            elif engine in (H2D, D2H):
+                of_device[engine] += time
+            work += time if engine in (COMPUTE, H2D, D2H) else 0.0
+        most = {name: max(of_device[name] for of_device in sums.values()) for name in sums[DEVICE]}
+        return {"span": self.span, "lanes": work / max(lanes, 1), **most, "host": self._played.host}
 
     @property
     def bound(self) -> tuple[str, float]:

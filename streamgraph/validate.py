@@ -13,8 +13,26 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from streamgraph import devices
 from streamgraph.errors import Location, Problem, by_place, quoted
-from streamgraph.model import HOST, MAIN, MEMBER, NAME, OUTPUT_PREFIX, RESERVED, Argument, Family, Kind, Output, Program, Task, Tensor
+from streamgraph.model import (
+    CPU,
+    DEVICE,
+    HOST,
+    MAIN,
+    MEMBER,
+    NAME,
+    OUTPUT_PREFIX,
+    RESERVED,
+    Argument,
+    Family,
+    Kind,
+    Output,
+    Program,
+    Task,
+    Tensor,
+    is_gpu,
+)  # fmt: skip
 from streamgraph.storages import trace
 
 LONGEST_NAME = 256
@@ -35,8 +53,10 @@ def finish(program: Program, places: Places | None = None) -> Program:
     """The program with a copy task `output:NAME` for each output that is not a value of its own: a buffer, an input or a view.
 
     An output belongs to the caller, and memory that stays would be changed by the next run. A copy between two tensors in host memory
-    becomes a host task: no stream executes it. Finishing twice changes nothing. `places` gives locations for `output:NAME`.
+    becomes a host task: no stream executes it. If the program names devices, every tensor gets one (see `devices`). Finishing twice
+    changes nothing. `places` gives locations for `output:NAME`.
     """
+    program = devices.settled(program)
     known = program.tensor_named
     rebound = {name for task in program.tasks for entry in task.writes for name in entry.tensors}
     tensors, tasks, outputs = list(program.tensors), [_on_host(task, known) for task in program.tasks], list[Output]()
@@ -121,7 +141,8 @@ def check(program: Program, places: Places | None = None, broken: Collection[str
     found += tasks.check()
     found += _outputs(program, places or {}, broken, tasks.written)
     sound = tuple(family for family in program.families if (family.slots is None or family.slots > 0) and _whole(family))
-    found += trace(program if sound == program.families else replace(program, families=sound))[1]
+    accesses, faults = trace(program if sound == program.families else replace(program, families=sound))
+    found += [*faults, *(() if broken else devices.faults(devices.settled(program), accesses.storages))]
     return by_place(found)
 
 
@@ -172,7 +193,7 @@ def _tensors(program: Program, broken: Collection[str]) -> Iterator[Problem]:
         where, kind = tensor.location, tensor.kind
         if kind is Kind.RESOURCE:
             given = [key for key, value in (("type", tensor.type), ("init", tensor.init), ("pinned", tensor.pinned)) if value]
-            given += ["device"] if tensor.device != "device" else []
+            given += ["device"] if tensor.device != DEVICE else []
             if given:
                 remedy = "leave it out: a resource orders tasks and holds no memory"
                 yield Problem("SG212", f"resource '{tensor.name}' has {_listed(given)}", where, remedy)
@@ -184,8 +205,8 @@ def _tensors(program: Program, broken: Collection[str]) -> Iterator[Problem]:
             yield Problem("SG212", f"{kind.value} '{tensor.name}' has init", where, remedy)
         if tensor.init is not None and tensor.init not in INITS:
             yield Problem("SG105", f"'{quoted(tensor.init)}' is not a way to initialise a tensor", where, f"one of {', '.join(INITS)}")
-        if tensor.device not in ("device", "cpu"):
-            remedy = "leave it out for the run's device, or write cpu for host memory"
+        if tensor.device not in (DEVICE, CPU) and not is_gpu(tensor.device):
+            remedy = "leave it out for the run's device, write cpu for host memory, or name a GPU: cuda:1"
             yield Problem("SG105", f"tensor '{tensor.name}' has the device '{quoted(tensor.device)}'", where, remedy)
         if tensor.pinned and tensor.device != "cpu" and kind is not Kind.RESOURCE:
             yield Problem("SG212", f"'{tensor.name}' is pinned, but only host memory can be", where, "add device: cpu")

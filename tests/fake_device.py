@@ -7,6 +7,7 @@ an early release or a missing record_stream gives wrong results instead of lucky
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import random
 import weakref
@@ -14,12 +15,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
 from streamgraph.calls import Call, evaluate
+from streamgraph.devices import crosses, of_tasks
 from streamgraph.model import Kind, Program, Task
 from streamgraph.operators import Operators
 from tests.programs import mix_for
@@ -36,7 +39,8 @@ class Mark:
 
 @dataclass(eq=False)
 class FakeStream:
-    cuda_stream: int
+    cuda_stream: int  # the default streams of all devices have the same, as with CUDA
+    device_index: int = field(default=0, kw_only=True)
     queue: deque[Callable[[], None] | Mark | tuple[Mark]] = field(default_factory=deque)  # work, a record, a wait
 
 
@@ -46,6 +50,7 @@ class FakeEvent:
     latest: Mark | None = None
     shared: bool = False  # a graph records it, and waits for it, at each replay
     made: bool = False  # CUDA makes an event at its first record; until then a wait is none, in a graph for good
+    recorded_on: int | None = None  # a device: its streams alone may record it
 
     def synchronize(self) -> None:
         self.device.log.append("synchronize")
@@ -74,12 +79,12 @@ Item = Callable[[], None] | Mark | tuple[Mark] | Shown | Awaited
 
 @dataclass(eq=False)
 class Block:
-    """Bytes that stay where they are; `owner` is the handle of the stream that they were allocated on, 0 for the host."""
+    """Bytes that stay where they are; `owner` is the stream that they were allocated on, None for the host."""
 
-    owner: int
+    owner: FakeStream | None
     memory: np.ndarray
     pool: object = None  # of the graphs that it belongs to for good
-    recorded: dict[int, FakeStream] = field(default_factory=dict)
+    recorded: dict[int, FakeStream] = field(default_factory=dict)  # by the object's id: handles repeat from device to device
     guards: list[Mark] = field(default_factory=list)
 
     @property
@@ -171,7 +176,11 @@ class FakeGraph:
 
 
 class FakeDevice:
-    """Streams, events and an allocator without a GPU. `pace` is the chance that a queued item runs after each call of the host."""
+    """Streams, events and an allocator without a GPU. `pace` is the chance that a queued item runs after each call of the host.
+
+    Siblings are further devices of the same machine. Without `reach`, a copy between two devices ends on the one that it writes to. With
+    `shared`, others have drawn the same streams: whatever goes back to one is allocated there at once, written, and freed again.
+    """
 
     location = torch.device("cpu")
 
@@ -180,14 +189,39 @@ class FakeDevice:
         self.log: list[str] = []
         self.default = FakeStream(100)
         self.streams = [self.default]
-        self.current: FakeStream = self.default
-        self.device_index = 0
+        self.index, self.family, self.reach, self.shared = 0, {0: self}, True, False
+        self.own: Any = SimpleNamespace()  # what a thread has current
+        self.device_of: dict[str, tuple[str, tuple[str, str] | None]] = {}  # by task: its device, and both ends of a copy between two
         self.events = 0
         self.capturing = False
         self.graph: FakeGraph | None = None  # that is being captured
         self.graphs: list[FakeGraph] = []
         self.blocks: list[Block] = []
         self.free: list[Block] = []
+
+    @property
+    def current(self) -> FakeStream:
+        """The stream of this device that is current."""
+        stream: FakeStream = getattr(self.own, f"stream{self.index}", self.default)
+        return stream
+
+    @current.setter
+    def current(self, stream: FakeStream) -> None:
+        setattr(self.own, f"stream{self.index}", stream)
+
+    @property
+    def device_index(self) -> int:
+        """The device that is current."""
+        index: int = getattr(self.own, "index", 0)
+        return index
+
+    @device_index.setter
+    def device_index(self, index: int) -> None:
+        self.own.index = index
+
+    def named(self, device: str) -> FakeDevice:
+        """The device of that name."""
+        return self.family[int(device.partition(":")[2] or 0)]
 
     # --- what the eager executor calls ---
 
@@ -198,19 +232,21 @@ class FakeDevice:
         return self.device_index
 
     def set_stream(self, stream: FakeStream) -> None:
-        self.current = stream
-        self.device_index = 0
+        self.log.append("set_stream")
+        self.family[stream.device_index].current = stream
+        self.device_index = stream.device_index
 
     def is_current(self, stream: FakeStream) -> bool:
-        return self.current is stream and self.device_index == 0
+        return self.current is stream and self.device_index == self.index
 
     def set_device(self, index: int) -> None:
         self.device_index = index
 
     def new_stream(self, priority: str, taken: Collection[int]) -> FakeStream:
-        stream = next((s for s in self.streams[1:] if s.cuda_stream not in taken), None)
+        mine = (s for s in self.streams if s.device_index == self.index and s is not self.default)
+        stream = next((s for s in mine if s.cuda_stream not in taken), None)
         if stream is None:
-            stream = FakeStream(100 + len(self.streams))
+            stream = FakeStream(100 + len(self.streams), device_index=self.index)
             self.streams.append(stream)
         return stream
 
@@ -227,7 +263,8 @@ class FakeDevice:
 
     def record(self, event: FakeEvent, stream: FakeStream) -> None:
         self.log.append("record")
-        event.made = True
+        assert event.recorded_on in (None, stream.device_index), "an event belongs to the device where it was first recorded"
+        event.made, event.recorded_on = True, stream.device_index
         if event.shared and self.graph is not None and stream.cuda_stream in self.graph.joined:
             self.graph.items.append((stream.cuda_stream, Shown(event)))
             return
@@ -247,8 +284,20 @@ class FakeDevice:
         self.log.append("record_stream")
         assert self.graph is None, "record_stream in a capture holds the memory until its end"
         block = self.block_of(tensor)
-        if block is not None and block.owner != stream.cuda_stream:
-            block.recorded[stream.cuda_stream] = stream
+        if block is not None and block.owner is not stream:
+            block.recorded[id(stream)] = stream
+
+    def sibling(self, name: str) -> FakeDevice:
+        index = int(name.partition(":")[2])
+        if index not in self.family:
+            made = copy.copy(self)  # shares all but these
+            made.index, made.default = index, FakeStream(100, device_index=index)
+            self.streams.append(made.default)
+            self.family[index] = made
+        return self.family[index]
+
+    def reaches(self, other: FakeDevice) -> bool:
+        return self.reach
 
     def is_capturing(self) -> bool:
         return self.capturing or (self.graph is not None and self.current.cuda_stream in self.graph.joined)
@@ -296,12 +345,18 @@ class FakeDevice:
 
     # --- memory ---
 
-    def allocate(self, shape: Sequence[int], dtype: torch.dtype, *, host: bool = False) -> torch.Tensor:
-        """A tensor of garbage: a freed block of the current stream if one fits."""
+    def allocate(
+        self, shape: Sequence[int], dtype: torch.dtype, *, host: bool = False, on: FakeDevice | None = None,
+        first: FakeStream | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """A tensor of garbage: a freed block of the current stream of that device (None: the current one) if one fits.
+
+        `first` is the stream that uses the block first, and so writes the garbage; None: the one that it belongs to.
+        """
         example = torch.empty(tuple(shape), dtype=dtype)
-        size, owner = example.numel() * example.element_size(), 0 if host else self.current.cuda_stream
-        pool = self.graph.memory if self.graph is not None and owner in self.graph.joined else None
-        fitting = [b for b in self.free if b.owner == owner and b.memory.size == size and all(mark.done for mark in b.guards)]
+        size, owner = example.numel() * example.element_size(), None if host else (on or self.active).current
+        pool = self.graph.memory if self.graph is not None and owner is not None and owner.cuda_stream in self.graph.joined else None
+        fitting = [b for b in self.free if b.owner is owner and b.memory.size == size and all(mark.done for mark in b.guards)]
         fitting = [block for block in fitting if block.pool is pool]
         if fitting:
             block = fitting[-1]
@@ -312,8 +367,8 @@ class FakeDevice:
             if pool is not None:
                 assert self.graph is not None
                 self.graph.take(self.current, fill)
-            elif owner:
-                self.current.queue.append(fill)
+            elif owner is not None:
+                (first or owner).queue.append(fill)
             else:
                 fill()
         else:
@@ -329,6 +384,8 @@ class FakeDevice:
             mark = Mark()
             stream.queue.append(mark)
             block.guards.append(mark)
+        if self.family[0].shared and block.owner is not None and not block.guards:
+            block.owner.queue.append(partial(block.memory.fill, GARBAGE))
         self.free.append(block)
 
     def block_of(self, tensor: torch.Tensor) -> Block | None:
@@ -345,12 +402,19 @@ class FakeDevice:
         raw = (ctypes.c_uint8 * count).from_address(tensor.data_ptr())
         return torch.from_numpy(np.frombuffer(raw, np.uint8)).view(tensor.dtype).reshape(tensor.shape)
 
+    @property
+    def active(self) -> FakeDevice:
+        """The device that is current."""
+        return self.family[self.device_index]
+
     # --- operators ---
 
     def operators(self, program: Program) -> Operators:
         """`mix` for every task: device tasks queue their work on the current stream, host tasks do it at once."""
         immediate = mix_for(program)
         kinds = program.tensor_named
+        places = zip(program.tasks, of_tasks(program), strict=True)
+        self.device_of.update({task.name: (device, crosses(task, program)) for task, device in places})
 
         def operator(task: Task) -> Callable[..., Any]:
             compute = immediate(task)
@@ -358,6 +422,7 @@ class FakeDevice:
             on_host = [kinds[name].device == "cpu" for name in returned]
 
             def call(*positional: Any, **keywords: Any) -> Any:
+                assert task.host or self.active is self.named(self.device_of[task.name][0]), f"{task.name} found another device current"
                 shapes = self._results(compute(*_apply(positional, torch.clone), **_apply(keywords, torch.clone)))
                 made = [self.allocate(s.shape, s.dtype, host=host) for s, host in zip(shapes, on_host, strict=True)]
                 arguments, named = _apply(positional, self.pointer_to), _apply(keywords, self.pointer_to)
@@ -370,7 +435,7 @@ class FakeDevice:
                 if task.host:
                     work()
                 else:
-                    self.put(self.current, work)
+                    self.put(self.active.current, work)
                 return (made[0] if len(made) == 1 else tuple(made)) if made else None
 
             return call
@@ -384,10 +449,28 @@ class FakeDevice:
     def run_copy(self, call: Call, tensors: Any, run_device: torch.device, lane: str = "") -> tuple[torch.Tensor, ...]:
         """Stands in for `returned.run_copy`."""
         source = evaluate(call.positional[0], tensors)
-        if call.returns:
-            target = self.allocate(source.shape, source.dtype, host=call.returns[0].device == "cpu")
-        else:
-            target = evaluate(dict(call.keywords)["out"], tensors)
+        target = None if call.returns else evaluate(dict(call.keywords)["out"], tensors)
+        result = self._copy(call, source, target)
+        return (result,) if call.returns else ()
+
+    def copy_call(self, call: Call, location: torch.device, lane: str) -> Callable[..., Any]:
+        """Stands in for `launch.copy_call`."""
+
+        def copy(*source: torch.Tensor, out: torch.Tensor | None = None, **named: torch.Tensor) -> Any:
+            (of,) = (*source, *named.values())
+            return self._copy(call, of, out)
+
+        return copy
+
+    def _copy(self, call: Call, source: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
+        device, ends = self.device_of.get(call.task, ("", None))
+        assert call.host or not ends or self.active is self.named(device), f"{call.task} found another device current"
+        here, there = self.active, self.named(ends[1]) if ends else self.active
+        if here is not there:  # PyTorch orders the current streams of both devices, before and after
+            self._order(there.current, here.current)
+        if target is None:
+            host = call.returns[0].device == "cpu"
+            target = self.allocate(source.shape, source.dtype, host=host, on=there, first=here.current)
         to, of = self.pointer_to(target), self.pointer_to(source)
 
         def work() -> None:
@@ -395,24 +478,22 @@ class FakeDevice:
 
         if call.host:
             work()
+        elif here is there:
+            self.put(here.current, work)
+        elif self.reach:
+            self.put(here.current, work)
+            self._order(here.current, there.current)
         else:
-            self.put(self.current, work)
-        return (target,) if call.returns else ()
+            staged = torch.empty_like(to)
+            self.put(here.current, partial(staged.copy_, of))
+            self._order(here.current, there.current)
+            self.put(there.current, partial(to.copy_, staged))
+        return target
 
-    def copy_call(self, call: Call, location: torch.device, lane: str) -> Callable[..., Any]:
-        """Stands in for `launch.copy_call`."""
-
-        def copy(*source: torch.Tensor, out: torch.Tensor | None = None, **named: torch.Tensor) -> Any:
-            (of,) = (*source, *named.values())
-            target = self.allocate(of.shape, of.dtype, host=call.returns[0].device == "cpu") if out is None else out
-            to, of = self.pointer_to(target), self.pointer_to(of)
-            if call.host:
-                to.copy_(of)
-            else:
-                self.put(self.current, lambda: to.copy_(of))
-            return target
-
-        return copy
+    def _order(self, earlier: FakeStream, later: FakeStream) -> None:
+        mark = Mark()
+        self.put(earlier, mark)
+        self.put(later, (mark,))
 
 
 def _apply(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:

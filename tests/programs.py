@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from streamgraph.builder import Graph
+from streamgraph.devices import of_tasks
 from streamgraph.errors import SpecError
 from streamgraph.hazards import ensure_acyclic, task_graph
 from streamgraph.model import Argument, Family, Kind, Program, Task
@@ -130,6 +131,62 @@ def turning(of: Program, seed: int) -> Program:
             )  # fmt: skip
             rings.append(Family(tensor.name, (), (tensor.name,), 1 + draws.randrange(4), "iteration"))
     return replace(of, tasks=(*tasks, *of.tasks), families=(*of.families, *rings))
+def random_devices(choose: Choose, devices: int = 2, tasks: int = 10, lanes: int = 2) -> Program:
+    """A valid program over several GPUs: tasks on each, copies of all directions, host tasks, and state on each device."""
+    graph = Graph("devices")
+    on: list[list[str]] = []  # what can be read, by device
+    for number in range(devices):
+        name = f"cuda:{number}"
+        graph.input(f"x{number}", f"i64[{SIZE}]", device=name, init="random")
+        graph.buffer(f"b{number}", f"i64[{SIZE}]", device=name)
+        graph.view(f"b{number}.low", f"b{number}", (slice(0, SIZE // 2),))
+        graph.value(f"h{number}", f"i64[{SIZE}]", device=name)
+        on.append([f"x{number}", f"b{number}", f"b{number}.low"])
+    graph.input("hx", f"i64[{SIZE}]", device="cpu", pinned=True, init="random")
+    graph.buffer("hb", f"i64[{SIZE}]", device="cpu", pinned=True)
+    graph.value("hv", f"i64[{SIZE}]", device="cpu", pinned=True)
+    host = ["hx", "hb"]
+    half = {f"b{number}.low" for number in range(devices)}
+    outputs: dict[str, None] = {}
+
+    def copy(number: int, sources: list[str], targets: list[str], lane: str | None) -> str:
+        source = sources[choose(len(sources))]
+        fitting = [name for name in targets if (name in half) == (source in half) and name != source]
+        if not fitting:
+            return ""
+        target = fitting[choose(len(fitting))]
+        graph.copy(f"t{number}", source, target, stream=None if source in host and target in (*host, "hv") else lane)
+        return target
+
+    for number in range(1 + choose(tasks)):
+        here = choose(devices)
+        there = (here + 1 + choose(devices - 1)) % devices
+        lane = f"lane{here}.{choose(lanes)}" if choose(3) == 0 else None
+        kind = choose(6)
+        if kind == 0:
+            written = copy(number, on[here], [f"h{there}", f"b{there}", f"b{there}.low"], lane)
+            place = on[there]
+        elif kind == 1:
+            written, place = copy(number, on[here], ["hb", "hv"], lane), host
+        elif kind == 2:
+            written, place = copy(number, host, [f"h{here}", f"b{here}"], lane), on[here]
+        elif kind == 3 and choose(2):
+            graph.task(f"t{number}", "mix", reads=_some(choose, host, 2), writes="hv", host=True)
+            written, place = "hv", host
+        else:
+            reads = _some(choose, on[here] + host, 3)
+            updates = [name for name in (f"b{here}",) if choose(3) == 0 and not any(read.startswith(name) for read in reads)]
+            written, place = f"v{here}.{choose(2)}", on[here]
+            # The first task on a device touches something there, or it would be a task of the first device.
+            reads = reads if any(name in on[here] for name in [*reads, *updates]) else [*reads, f"x{here}"]
+            graph.task(f"t{number}", "mix", reads=reads, updates=updates, writes=written, stream=lane, cost=float(1 + choose(20)))
+        if written and written not in place:
+            place.append(written)
+        if written and choose(2):
+            outputs[written] = None
+    for name in outputs:
+        graph.output(name)
+    return graph.program()
 
 
 def mix_for(program: Program, device: str = "cpu") -> Callable[[Task], Callable[..., Any]]:
@@ -137,9 +194,10 @@ def mix_for(program: Program, device: str = "cpu") -> Callable[[Task], Callable[
     import torch
 
     kind = {tensor.name: tensor for tensor in program.tensors}
+    device_of = {task.name: of for task, of in zip(program.tasks, of_tasks(program), strict=True)} if program.devices else {}
 
     def operator(task: Task) -> Callable[..., Any]:
-        where = torch.device("cpu" if task.host else device)
+        where = torch.device("cpu" if task.host or device == "cpu" else device_of.get(task.name, device))
         updated = [name for entry in task.updates for name in entry.tensors if kind[name].kind is not Kind.RESOURCE]
         returned = [
             name for entry in task.writes for name in entry.tensors if kind[name].kind is Kind.VALUE or kind[name].kind is Kind.INPUT
@@ -167,7 +225,7 @@ def mix_for(program: Program, device: str = "cpu") -> Callable[[Task], Callable[
                 declared = kind[name].type
                 shape = torch.Size(declared.shape if declared is not None else (SIZE,))
                 value = result(shape, torch.float32 if declared is None else torch.int64, number)
-                if kind[name].device == "cpu" and where.type != "cpu":
+                if kind[name].device == "cpu" and device != "cpu":
                     value = torch.empty(shape, dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
                 made.append(value)
             return made[0] if len(made) == 1 else tuple(made) if made else None

@@ -103,7 +103,7 @@ COPIES_HERE = launch.run_copy
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     made = FakeDevice(3, 0.1)
-    monkeypatch.setattr(device_module, "find", lambda name: made)
+    monkeypatch.setattr(device_module, "find", lambda name, program=None: made)
     monkeypatch.setattr(launch, "run_copy", made.run_copy)
     return made
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,8 +22,9 @@ from streamgraph.builder import Graph
 from streamgraph.model import Program
 from streamgraph.plan import plan
 from streamgraph.runner import run
-from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Schedule, Wait
-from tests.programs import mix_for, seeded
+from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Wait
+from streamgraph.switches import switches, user
+from tests.programs import mix_for, random_devices, seeded
 from tests.running import all_tensors, expected_of, inputs_of, same
 from tests.support import graph
 
@@ -31,13 +34,17 @@ ROOT = Path(__file__).resolve().parents[1]
 class Shim:
     """`torch.cuda` as far as the code uses it, which notes every call; work is done when its call returns."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, devices: int = 1) -> None:
         shim, self.log, self.made = self, [], 0
         handles = iter(range(1, 10**6))
 
         class Stream:
             def __init__(self, device: torch.device, priority: int = 0) -> None:
-                self.priority, self.cuda_stream = priority, next(handles) % 5 + 1  # soon the same ones again
+                self.priority, self.cuda_stream = priority, next(handles) % (5 if devices == 1 else 32) + 1  # soon the same ones again
+                self.device = str(device)
+
+            def wait_stream(self, other: Stream) -> None:
+                shim.log.append(("wait_stream", self, other))
 
             def wait_event(self, event: Event) -> None:
                 shim.log.append(("wait", event, self))
@@ -59,14 +66,18 @@ class Shim:
             self.current = before
 
         self.current = self.main = Stream(torch.device("cpu"))
-        for name, value in {"Stream": Stream, "Event": Event, "stream": stream, "current_stream": lambda device: self.current}.items():
+        self.others = {f"cuda:{number}": Stream(torch.device("cuda", number)) for number in range(1, devices)}
+        current = {"cpu": self.main, **self.others}.__getitem__
+        found = {"Stream": Stream, "Event": Event, "stream": stream, "current_stream": lambda device: current(str(device))}
+        for name, value in found.items():
             patch.setattr(torch.cuda, name, value)
         patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: shim.log.append(("record_stream", stream)), raising=False)
 
 
 def on_the_cpu(schedule: Schedule) -> dict[str, Any]:
     """The module that the code makes, with the CPU in the place of the GPU."""
-    source = schedule.to_python().replace('torch.device("cuda")', 'torch.device("cpu")').replace(", pin_memory=True", "")
+    source = re.sub(r'torch.device\("cuda(:0)?"\)', 'torch.device("cpu")', schedule.to_python()).replace(", pin_memory=True", "")
+    source = re.sub(r'device="cuda:[0-9]"', 'device="cpu"', source)
     module: dict[str, Any] = {}
     exec(compile(source, "generated", "exec"), module)
     return module
@@ -102,6 +113,32 @@ def test_the_code_gives_the_reference_and_makes_the_planned_calls(seed: int, str
         assert shim.current is shim.main
 
 
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), devices=st.integers(2, 3), streams=st.integers(1, 3))
+def test_the_code_for_several_devices_does_so_too_and_orders_the_callers_streams(seed: int, devices: int, streams: int) -> None:
+    of = random_devices(random.Random(seed).randrange, devices)
+    named, ops = own_operators(of)
+    schedule = plan(named, streams=streams)
+    further = schedule.program.devices[1:]
+    with pytest.MonkeyPatch.context() as patch:
+        shim = Shim(patch, devices)
+        module = on_the_cpu(schedule)
+        launched: list[tuple[str, Any]] = []
+        noting = {name: noted(name, function, shim, launched) for name, function in ops.items()}
+        for run_number, expected in enumerate(expected_of(of, 2)):
+            shim.log = []
+            launched.clear()
+            assert same(module["run"](inputs_of(named, run_number), noting), expected)
+            check_calls(schedule, module, shim, launched)
+            joins = [call for call in shim.log if call[0] == "wait_stream"]
+            assert joins[: len(further)] == [("wait_stream", shim.main, shim.others[device]) for device in further]
+            assert joins[len(joins) - len(further) :] == [("wait_stream", shim.others[device], shim.main) for device in further]
+            table, number = switches(schedule), {storage.label: number for number, storage in enumerate(schedule.accesses.storages)}
+            given_back = sum(isinstance(step, Release) and number[step.storage] in table.received for step in schedule.steps)
+            assert len(joins) == 2 * len(further) + len(table.targets) + given_back
+        assert shim.current is shim.main
+
+
 def noted(name: str, function: Any, shim: Shim, launched: list[tuple[str, Any]]) -> Any:
     def call(*positional: Any, **keywords: Any) -> Any:
         launched.append((name, shim.current))
@@ -124,11 +161,13 @@ def check_calls(schedule: Schedule, module: dict[str, Any], shim: Shim, launched
                 planned.append(("wait", events[event], streams[lane]))
             case HostWait(event):
                 planned.append(("hostwait", events[event]))
-            case RecordStream(_, lane):
-                planned.append(("record_stream", streams[lane]))
+            case RecordStream(label, lane):
+                number = next(n for n, storage in enumerate(schedule.accesses.storages) if storage.label == label)
+                lane, device = user(schedule, number, lane)
+                planned.append(("record_stream", shim.others[device] if lane == "main" and device in shim.others else streams[lane]))
             case _:
                 pass
-    assert shim.log == planned
+    assert [call for call in shim.log if call[0] != "wait_stream"] == planned
     operator = {task.name: task.operator for task in schedule.program.tasks}
     steps = [step for step in schedule.steps if isinstance(step, Launch) and operator[step.task] != "copy"]
     assert launched == [(operator[step.task], streams[step.lane]) for step in steps]

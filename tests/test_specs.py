@@ -159,6 +159,14 @@ PROMISES: dict[str, Promise] = {
         ),
         implied=frozenset(every("preprocess postprocess", range(3))),
     ),
+    "two_gpus": Promise(
+        "20 tasks, 6 lanes, 18 events, 20 waits, 1 host wait, 0 record_stream",
+        waits=frozenset(
+            every("load first", range(4)) | every("first hop", range(4)) | every("hop second", range(4)) | every("second hop", range(2), 2)
+            | every("second store", range(4)) | {("entry", "load@0"), ("store@3", "exit"), ("store@3", "host")}
+        ),
+        implied=frozenset(every("hop hop", range(2), 2)),
+    ),
     "views": Promise(
         "5 tasks, 5 lanes, 5 events, 7 waits, 0 record_stream",
         waits=frozenset(
@@ -337,6 +345,13 @@ def test_a_larger_ring_holds_back_later():
     assert not every("red bw", range(3), 2) & waits_of(plan(spec))
 
 
+def test_stages_run_on_the_gpus_of_their_weights_and_the_first_never_waits_for_the_second_but_for_room():
+    schedule = schedule_of("two_gpus")
+    assert schedule.program.devices == ("cuda:0", "cuda:1")
+    assert schedule.device_of == {"main": "cuda:0", "load": "cuda:0", "hop": "cuda:0", "second": "cuda:1", "store": "cuda:1"}
+    assert not {pair for pair in waits_of(schedule) if pair[0].startswith(("second", "store")) and pair[1].startswith("first")}
+
+
 def test_collectives_of_one_communicator_are_ordered_as_declared():
     schedule = schedule_of("fsdp")
     graph = schedule.graph
@@ -416,6 +431,8 @@ def test_a_spec_gives_on_a_gpu_what_one_stream_gives(name: str):
 
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
+    if torch.cuda.device_count() < max(len(program_of(name).devices), 1):
+        pytest.skip(f"needs {' and '.join(program_of(name).devices)}")
     expected = run_of(name, "sequential", "cuda")
     for options in ({}, {"streams": 3}, {"order": "auto", "release": "early"}):
         found = run_of(name, "eager", "cuda", **options)

@@ -110,7 +110,7 @@ WRONG_TENSORS = [
     ("init of a value", Tensor("t", Kind.VALUE, init="zeros"), "SG212"),
     ("init of a view", replace(VIEW, name="t", init="zeros"), "SG212"),
     ("unknown init", Tensor("t", Kind.INPUT, init="noise"), "SG105"),
-    ("unknown device", Tensor("t", Kind.INPUT, device="cuda:1"), "SG105"),
+    ("unknown device", Tensor("t", Kind.INPUT, device="tpu:1"), "SG105"),
     ("pinned on the device", Tensor("t", Kind.INPUT, pinned=True), "SG212"),
     ("view of nothing", replace(VIEW, name="t", base="nothing"), "SG201"),
     ("view of a value without type", replace(VIEW, name="t", base="v"), "SG307"),

@@ -37,28 +37,9 @@ class ThreadedDevice(FakeDevice):
 
     def __init__(self, seed: int = 0, pace: float = 0.3) -> None:
         self.lock = threading.RLock()
-        self.own = threading.local()
         self.set_by: list[str] = []
         super().__init__(seed, pace)
-        self.set_by.clear()
-
-    @property
-    def current(self) -> FakeStream:  # type: ignore[override]
-        stream: FakeStream = getattr(self.own, "current", self.default)
-        return stream
-
-    @current.setter
-    def current(self, stream: FakeStream) -> None:
-        self.own.current = stream
-
-    @property
-    def device_index(self) -> int:  # type: ignore[override]
-        index: int = getattr(self.own, "index", 0)
-        return index
-
-    @device_index.setter
-    def device_index(self, index: int) -> None:
-        self.own.index = index
+        self.own = threading.local()
 
     def set_stream(self, stream: FakeStream) -> None:
         self.set_by.append(threading.current_thread().name)
@@ -95,9 +76,12 @@ class ThreadedDevice(FakeDevice):
         with self.lock:
             return super().advance()
 
-    def allocate(self, shape: Sequence[int], dtype: torch.dtype, *, host: bool = False) -> torch.Tensor:
+    def allocate(
+        self, shape: Sequence[int], dtype: torch.dtype, *, host: bool = False, on: FakeDevice | None = None,
+        first: FakeStream | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         with self.lock:
-            return super().allocate(shape, dtype, host=host)
+            return super().allocate(shape, dtype, host=host, on=on, first=first)
 
     def _freed(self, block: Block) -> None:
         with self.lock:
@@ -109,7 +93,7 @@ class ThreadedDevice(FakeDevice):
 
     def held(self) -> list[Block]:
         """The blocks of device memory that something still holds."""
-        return [block for block in self.blocks if block.owner and block not in self.free]
+        return [block for block in self.blocks if block.owner is not None and block not in self.free]
 
 
 def threaded(

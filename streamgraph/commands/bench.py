@@ -52,7 +52,7 @@ def bench(
     from streamgraph.operators import load_operators
 
     schedule = load_schedule(report, spec, options)
-    given = load_inputs(schedule.program, inputs, find(device).location)
+    given = load_inputs(schedule.program, inputs, find(device, schedule.program).location)
     operators = load_operators(ops) if ops else None
     with progress(report, "timing", "round") as step:
         found = measured(

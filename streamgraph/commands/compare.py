@@ -42,7 +42,7 @@ def compare(
     from streamgraph.operators import load_operators
 
     schedule = load_schedule(report, spec, options, outputs)
-    given = load_inputs(schedule.program, inputs, find(device).location)
+    given = load_inputs(schedule.program, inputs, find(device, schedule.program).location)
     operators = load_operators(ops) if ops else None
     with progress(report, "comparing"):
         found = compared(schedule, given, ops=operators, device=device, executor=cast(Any, executor), seed=seed)

@@ -52,7 +52,7 @@ def measured_run(
     from streamgraph.executors.device import find
     from streamgraph.measuring import measure
 
-    on = find(device)
+    on = find(device, schedule.program)
     tensors = bind(schedule.program, given, on.location, written=written_in_place(schedule.program, schedule.accesses))
     with progress(report, "measuring", "round") as step:
         measured = measure(schedule, tensors, predicted, device=on, ops=ops, executor=executor, seed=seed, progress=step)

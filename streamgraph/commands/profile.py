@@ -49,6 +49,7 @@ def profile(
 
     from streamgraph.binding import bind, made_up, written_in_place
     from streamgraph.cost import costs_json
+    from streamgraph.errors import DeviceError, Problem
     from streamgraph.executors.device import find
     from streamgraph.executors.profile import profile_tasks
     from streamgraph.files import load_inputs
@@ -57,7 +58,10 @@ def profile(
 
     program = load_program(report, spec, params)
     schedule = plan(program, streams=1, policy="single")
-    location = find(device).location
+    location = find(device, schedule.program).location
+    if schedule.has_devices and location.type != "cpu":
+        message = f"'{schedule.program.name}' lies on {' and '.join(schedule.program.devices)}, and costs are measured on one device"
+        raise DeviceError(Problem("SG606", message, None, "declare `cost` for its tasks, or use `run --profile`, which times whole runs"))
     operators = resolve(schedule.program, load_operators(ops) if ops else None, str(location), schedule.accesses)
     given = load_inputs(schedule.program, inputs, location)
     given = {**made_up(schedule.program, given, location, seed), **given}

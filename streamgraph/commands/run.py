@@ -178,7 +178,7 @@ class _Results:
 
         self.schedule, self.seed, self.timeline, self.iterations, self.loop = schedule, seed, timeline, iterations, loop
         inflight = loop.loop.inflight if loop is not None else None
-        location = find(device).location
+        location = find(device, schedule.program).location
         operators = load_operators(ops) if ops else None
         given = load_inputs(schedule.program, inputs, location)
         self.made_up = made_up(schedule.program, given, location, seed)

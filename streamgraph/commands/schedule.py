@@ -102,7 +102,12 @@ def _lanes(schedule: Schedule) -> list[dict[str, object]]:
     tasks: dict[str, list[str]] = {lane.name: [] for lane in schedule.lanes}
     for task, lane in schedule.lane_of.items():
         tasks[lane].append(task)
-    return [{"lane": lane.name, "priority": lane.priority, "tasks": tasks[lane.name]} for lane in schedule.lanes]
+    device = schedule.device_of if schedule.program.devices else {}
+    return [
+        {"lane": lane.name, "priority": lane.priority, **({"device": device[lane.name]} if lane.name in device else {}),
+         "tasks": tasks[lane.name]}
+        for lane in schedule.lanes
+    ]  # fmt: skip
 
 
 def _table(schedule: Schedule, timeline: Timeline, figures: Figures) -> str:
@@ -121,7 +126,11 @@ def time_said(timeline: Timeline) -> str:
 
 def lanes_table(schedule: Schedule) -> str:
     """The tasks of each lane, in the order in which they are issued; long lists are shortened."""
-    labels = {lane: lane.name if lane.priority == "normal" else f"{lane.name} ({lane.priority} priority)" for lane in schedule.lanes}
+    device = schedule.device_of if schedule.program.devices else {}
+    labels = {}
+    for lane in schedule.lanes:
+        about = [*([device[lane.name]] if lane.name in device else []), *([f"{lane.priority} priority"] * (lane.priority != "normal"))]
+        labels[lane] = f"{lane.name} ({', '.join(about)})" if about else lane.name
     left = max(4, *(len(label) for label in labels.values()))
     lines = [f"{'lane':<{left}}  tasks, in order"]
     for lane, label in labels.items():

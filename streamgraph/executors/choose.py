@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from streamgraph.errors import DeviceError
 from streamgraph.executors import Executor
 from streamgraph.executors.annotate import as_asked
 from streamgraph.executors.device import CudaDevice, Device
@@ -20,7 +21,7 @@ def make_executor(
 
     Raises:
         OperatorError: operators that are missing or do not fit.
-        DeviceError: SG606, this device cannot do it.
+        DeviceError: SG606, this device cannot do it; SG611, a program on several devices cannot be captured.
     """
     location = device.location
     if name == "auto":
@@ -31,15 +32,19 @@ def make_executor(
         operators = as_asked(resolve(without_rings(schedule.program), ops, str(location)), location)
         return SequentialExecutor(schedule.program, operators, device, seed)
     if isinstance(device, CudaDevice):
-        device.check_lanes([lane.priority for lane in schedule.lanes[1:] if not lane.is_host])
+        for place in dict.fromkeys(schedule.device_of.values()):
+            device.check_lanes([lane.priority for lane in schedule.lanes[1:] if schedule.device_of.get(lane.name) == place])
     operators = as_asked(resolve(schedule.program, ops, str(location), schedule.accesses), location)
     if name == "lanes":
         from streamgraph.executors.lanes import LanesExecutor
 
         return LanesExecutor(schedule, operators, seed, device=device)
     if name == "graph":
-        from streamgraph.executors.capture import host_task
+        from streamgraph.executors.capture import host_task, several_devices
 
+        problem = several_devices(schedule) if location.type != "cpu" else None
+        if problem is not None:
+            raise DeviceError(problem)
         if host_task(schedule) is not None:
             from streamgraph.executors.split import SplitExecutor
 

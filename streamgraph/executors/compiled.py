@@ -24,6 +24,7 @@ from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.direct import Symbol, direct
 from streamgraph.executors.eager import EagerExecutor
 from streamgraph.executors.generate import Generated, generate
+from streamgraph.executors.lane_streams import Caller
 from streamgraph.executors.memory import Cells, Memory
 from streamgraph.model import MAIN, Kind
 from streamgraph.operators import Operator
@@ -36,8 +37,8 @@ _files = itertools.count()
 class _Bound:
     """The generated functions with the streams of one caller's stream bound to them."""
 
-    key: Hashable  # of lane 0's stream, as `Direct.current` gives it
-    main: Stream
+    key: Hashable  # of the caller's streams, as `Direct.current` gives it
+    caller: Caller
     parts: tuple[Callable[[list[Any]], tuple[torch.Tensor, ...] | None], ...]
     inputs_free: Callable[[], None]
 
@@ -48,7 +49,9 @@ class CompiledExecutor:
     def __init__(self, schedule: Schedule, operators: Sequence[Operator], device: Device, seed: int = 0) -> None:
         self.schedule, self.device = schedule, device
         self._eager = EagerExecutor(schedule, operators, device, seed)
-        self._operators, self._direct = tuple(operators), direct(device)
+        self._lanes = self._eager.lanes
+        self._operators, self._direct = tuple(operators), direct(device, self._lanes)
+        self._has_devices = schedule.has_devices
         self._generated: Generated | None = None
         self._code: CodeType | None = None
         self._file = f"<streamgraph {schedule.program.name} {next(_files)}>"
@@ -71,17 +74,17 @@ class CompiledExecutor:
     @property
     def streams(self) -> Mapping[str, Stream]:
         """The stream of each lane, of the latest run."""
-        return self._eager.streams
+        return self._lanes.streams
 
     @property
     def events(self) -> Mapping[str, Event]:
         """The events by name."""
-        return self._eager.events
+        return self._lanes.events
 
     @property
     def pending(self) -> Mapping[int, torch.Tensor]:
         """The values that the latest run left to the next one, by storage number."""
-        return self._eager.pending
+        return self._lanes.pending
 
     def run(self, inputs: Mapping[str, torch.Tensor]) -> Finished:
         """Issue every step. See `Executor.run`."""
@@ -100,15 +103,19 @@ class CompiledExecutor:
         device_before = None
         if not self._direct.device_is_current():
             device_before = self.device.current_device()
-            self.device.set_stream(bound.main)
+            self.device.set_stream(bound.caller.main)
         # As `task_mode` does, without making two objects.
         gradients, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
         torch._C._set_grad_enabled(False)
         torch.set_autocast_cache_enabled(False)
         results: tuple[torch.Tensor, ...] | None = None
         try:
+            if self._has_devices:
+                self._lanes.fork()
             for part in bound.parts:
                 results = part(carry)
+            if self._has_devices:
+                self._lanes.join()
         except BaseException as error:
             raised = self._failed(error, carry)
             carry.clear()
@@ -120,7 +127,7 @@ class CompiledExecutor:
             torch._C._set_grad_enabled(gradients)
             astray = self._direct.current() != bound.key or not self._direct.device_is_current()
             if astray:
-                self.device.set_stream(bound.main)
+                self._lanes.restore(bound.caller)
             if device_before is not None:
                 self.device.set_device(device_before)
         if astray:
@@ -135,10 +142,10 @@ class CompiledExecutor:
 
     def _prepare(self) -> _Bound:
         """Make the caller's stream lane 0, and bind the functions to the streams."""
-        main = self.device.current_stream()
-        eager = self._eager
-        eager.enter(main)
-        handles = tuple(eager.streams[lane.name].cuda_stream for lane in self.schedule.lanes)
+        lanes = self._lanes
+        caller = lanes.now()
+        lanes.enter(caller)
+        handles = tuple(stream.cuda_stream for stream in lanes.at.values())
         if handles in self._kept:
             return self._kept[handles]
         generated = self._generate()
@@ -151,7 +158,7 @@ class CompiledExecutor:
             names[name] = self._value(symbol)
         exec(self._code, names)
         parts = tuple(names[f"part{number}"] for number in range(generated.parts))
-        bound = _Bound(self._direct.current(), main, parts, eager.inputs_free(main))
+        bound = _Bound(self._direct.current(), caller, parts, lanes.inputs_free())
         self._kept[handles] = bound
         return bound
 
@@ -163,7 +170,7 @@ class CompiledExecutor:
                 operator = self._operators[int(task)]
                 if operator.call.is_copy:
                     lane = self.schedule.lane_of[operator.call.task]
-                    return launch.copy_call(operator.call, self.device.location, lane)
+                    return self._lanes.arriving(operator.call.task, launch.copy_call(operator.call, self.device.location, lane))
                 return operator.function
             case ("constant", task, place):
                 return self._operators[int(task)].call.const[int(place)][1]
@@ -172,11 +179,13 @@ class CompiledExecutor:
             case ("view", number, subscript):
                 return self._view(int(number), subscript)
             case ("pending",):
-                return self._eager.pending
+                return self._lanes.pending
+            case ("give_back",):
+                return self._lanes.give_back
             case ("drop",):
-                return self._eager.pending.pop
+                return self._lanes.pending.pop
             case _:
-                return self._direct.value(symbol, self._eager.streams, self._eager.events)
+                return self._direct.value(symbol, self._lanes)
 
     def _view(self, number: int, subscript: str) -> torch.Tensor:
         """A view of a buffer: the buffer stays where it is, so its views do."""

@@ -13,6 +13,7 @@ import torch
 
 from streamgraph.errors import DeviceError, Problem
 from streamgraph.executors.external import further_stream, more_streams
+from streamgraph.model import Program
 
 # PyTorch hands out 32 streams per priority and device in turn, then the same ones again (measured with torch 2.11: 70 calls, 32 streams).
 POOL = 32
@@ -21,12 +22,22 @@ PRIORITIES = {"high": -1, "normal": 0, "low": 0}
 
 
 class Stream(Protocol):
-    """A queue of device work. Two objects are the same stream exactly when their handles are equal."""
+    """A queue of device work. Two objects are the same stream exactly when `same` says so."""
 
     @property
     def cuda_stream(self) -> int:
         """The native handle."""
         ...
+
+    @property
+    def device_index(self) -> int:
+        """The device whose stream it is. Each device has a stream with handle 0."""
+        ...
+
+
+def same(first: Stream, second: Stream) -> bool:
+    """Whether two objects are one stream."""
+    return first.cuda_stream == second.cuda_stream and first.device_index == second.device_index
 
 
 class Event(Protocol):
@@ -39,7 +50,7 @@ class Event(Protocol):
 
 @runtime_checkable
 class Device(Protocol):
-    """What the eager executor needs of a device."""
+    """What the eager executor needs of a device. `set_stream`, `record`, `wait` and `record_stream` take streams of any device."""
 
     @property
     def location(self) -> torch.device:
@@ -90,11 +101,20 @@ class Device(Protocol):
         """Whether the current stream is being captured into a graph."""
         ...
 
+    def sibling(self, name: str) -> Device:
+        """The device of that name ("cuda:1"); this one for "device", and on the CPU for all."""
+        ...
+
+    def reaches(self, other: Device) -> bool:
+        """Whether a copy from here to that device is done on one stream of this one, whatever its ends look like."""
+        ...
+
 
 class _HostStream:
     """The CPU's one queue: the calling thread, which is always past what it was given."""
 
     cuda_stream = 0
+    device_index = 0
 
 
 class _HostEvent:
@@ -149,6 +169,14 @@ class HostDevice:
         """Never."""
         return False
 
+    def sibling(self, name: str) -> Device:
+        """This one."""
+        return self
+
+    def reaches(self, other: Device) -> bool:
+        """Always."""
+        return True
+
 
 class CudaDevice:
     """The CUDA device of that index, or the current one."""
@@ -159,7 +187,8 @@ class CudaDevice:
             raise DeviceError(_missing(name, "this machine, or this build of torch, has no CUDA"))
         count = torch.cuda.device_count()
         if index is not None and index >= count:
-            raise DeviceError(_missing(f"cuda:{index}", f"this machine has {count} CUDA device{'s' if count != 1 else ''}"))
+            here = ", ".join(f"cuda:{number} ({torch.cuda.get_device_name(number)})" for number in range(count))
+            raise DeviceError(_missing(f"cuda:{index}", f"this machine has {here}"))
         self.index = torch.cuda.current_device() if index is None else index
         self.location = torch.device("cuda", self.index)
 
@@ -240,6 +269,16 @@ class CudaDevice:
         """Whether the current stream is being captured into a graph."""
         return torch.cuda.is_current_stream_capturing()
 
+    def sibling(self, name: str) -> Device:
+        """The device of that name."""
+        _, _, index = name.partition(":")
+        return CudaDevice(int(index)) if index and int(index) != self.index else self
+
+    def reaches(self, other: Device) -> bool:
+        """Whether the two have access to each other's memory. Else PyTorch brings what is not contiguous or of another type over in two
+        steps, and takes the second one on the other device."""
+        return other is self or torch.cuda.can_device_access_peer(self.index, other.location.index)
+
     def new_graph(self) -> torch.cuda.CUDAGraph:
         """An empty graph."""
         return torch.cuda.CUDAGraph()
@@ -271,16 +310,26 @@ class CudaDevice:
         return tensor.clone()
 
 
-def find(name: str) -> Device:
+def find(name: str, program: Program | None = None) -> Device:
     """The device that a run on `name` uses: "cpu", "cuda", "cuda:1", or "auto", which is CUDA where there is some.
 
+    For a program that names devices: the first of them, whose current stream is lane `main`.
+
     Raises:
-        DeviceError: SG606, it is not here.
+        DeviceError: SG606, it is not here, or one that the program names is not, or `name` is another than the program's.
     """
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return HostDevice()
     _, _, index = name.partition(":")
-    return CudaDevice(int(index) if index else None)
+    named = program.devices if program is not None else ()
+    if not named:
+        return CudaDevice(int(index) if index else None)
+    if index and name != named[0]:
+        message = f"this run is to be on '{name}', but '{program.name}' lies on {' and '.join(named)}"  # type: ignore[union-attr]
+        remedy = "leave the device out; or let the program name none, and it runs wherever it is told to"
+        raise DeviceError(Problem("SG606", message, None, remedy))
+    found = [CudaDevice(int(device.partition(":")[2])) for device in named]  # all of them: each may be missing
+    return found[0]
 
 
 def _too_many(priority: str) -> Problem:

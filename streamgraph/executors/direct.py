@@ -8,12 +8,15 @@ H200 with torch 2.11.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import Protocol, TypeAlias
 
 import torch
 
-from streamgraph.executors.device import CudaDevice, Device, Event, Stream
+from streamgraph.executors.device import CudaDevice, Device, Stream
+from streamgraph.executors.lane_streams import LaneStreams
+from streamgraph.model import DEVICE, MAIN
+from streamgraph.switches import Place
 
 Symbol: TypeAlias = tuple[str, ...]
 
@@ -21,8 +24,8 @@ Symbol: TypeAlias = tuple[str, ...]
 class Direct(Protocol):
     """How compiled steps reach the device."""
 
-    def switch(self, lane: str) -> tuple[Symbol, ...]:
-        """Make the lane's stream current."""
+    def switch(self, place: Place) -> tuple[Symbol, ...]:
+        """Make the stream that the lane has on that device current."""
         ...
 
     def record(self, event: str, lane: str) -> tuple[Symbol, ...]:
@@ -33,20 +36,20 @@ class Direct(Protocol):
         """Let the lane wait for the event."""
         ...
 
-    def record_stream(self, lane: str) -> tuple[Symbol, ...]:
+    def record_stream(self, place: Place) -> tuple[Symbol, ...]:
         """Tell the allocator; the tensor is the first argument, and not among these."""
         ...
 
-    def value(self, symbol: Symbol, streams: Mapping[str, Stream], events: Mapping[str, Event]) -> object:
+    def value(self, symbol: Symbol, lanes: LaneStreams) -> object:
         """What a symbol stands for."""
         ...
 
     def current(self) -> Hashable:
-        """A key of the stream that is current on the run's device, for this thread."""
+        """A key of the streams that are current on the run's devices, for this thread."""
         ...
 
     def device_is_current(self) -> bool:
-        """Whether the run's device is this thread's current one."""
+        """Whether the run's device, the first one, is this thread's current one."""
         ...
 
     def is_capturing(self) -> bool:
@@ -54,20 +57,34 @@ class Direct(Protocol):
         ...
 
 
-def direct(device: Device) -> Direct:
-    """The direct calls of a device."""
-    return CudaDirect(device) if isinstance(device, CudaDevice) else PlainDirect(device)
+def direct(device: Device, lanes: LaneStreams | None = None) -> Direct:
+    """The direct calls of a device, or of all devices of these lanes, of which it is the first."""
+    return CudaDirect(device, lanes) if isinstance(device, CudaDevice) else PlainDirect(device, lanes)
 
 
-class PlainDirect:
+class _Names:
+    """How streams are called: by their lane, and where a lane has streams on several devices, by the device as well."""
+
+    def __init__(self, device: Device, lanes: LaneStreams | None) -> None:
+        self.device, self.devices = device, tuple(lanes.devices.values()) if lanes is not None else (device,)
+        self._own = lanes.schedule.device_of if lanes is not None else {}
+
+    def stream(self, kind: str, place: Place) -> Symbol:
+        """The symbol of that kind for a lane's stream."""
+        lane, device = place
+        return (kind, lane) if self._own[lane] == device else (kind, lane, device)
+
+    def found(self, lanes: LaneStreams, lane: str, *device: str) -> Stream:
+        """The stream that a symbol names."""
+        return lanes.at[lane, device[0]] if device else lanes.streams[lane]
+
+
+class PlainDirect(_Names):
     """The device's own methods, for devices that have nothing beneath them."""
 
-    def __init__(self, device: Device) -> None:
-        self.device = device
-
-    def switch(self, lane: str) -> tuple[Symbol, ...]:
+    def switch(self, place: Place) -> tuple[Symbol, ...]:
         """See `Direct.switch`."""
-        return ("set_stream",), ("stream", lane)
+        return ("set_stream",), self.stream("stream", place)
 
     def record(self, event: str, lane: str) -> tuple[Symbol, ...]:
         """See `Direct.record`."""
@@ -77,25 +94,25 @@ class PlainDirect:
         """See `Direct.wait`."""
         return ("wait",), ("event", event), ("stream", lane)
 
-    def record_stream(self, lane: str) -> tuple[Symbol, ...]:
+    def record_stream(self, place: Place) -> tuple[Symbol, ...]:
         """See `Direct.record_stream`."""
-        return ("record_stream",), ("stream", lane)
+        return ("record_stream",), self.stream("stream", place)
 
-    def value(self, symbol: Symbol, streams: Mapping[str, Stream], events: Mapping[str, Event]) -> object:
+    def value(self, symbol: Symbol, lanes: LaneStreams) -> object:
         """See `Direct.value`."""
         match symbol:
-            case ("stream", lane):
-                return streams[lane]
+            case ("stream", *where):
+                return self.found(lanes, *where)
             case ("event", event):
-                return events[event]
+                return lanes.events[event]
             case ("synchronize", event):
-                return events[event].synchronize
+                return lanes.events[event].synchronize
             case _:
                 return getattr(self.device, symbol[0])
 
     def current(self) -> Hashable:
         """See `Direct.current`."""
-        return self.device.current_stream().cuda_stream
+        return tuple(device.current_stream().cuda_stream for device in self.devices)
 
     def device_is_current(self) -> bool:
         """See `Direct.device_is_current`."""
@@ -106,15 +123,18 @@ class PlainDirect:
         return self.device.is_capturing()
 
 
-class CudaDirect:
+class CudaDirect(_Names):
     """The functions of `torch._C` that the methods of `torch.cuda` call."""
 
-    def __init__(self, device: CudaDevice) -> None:
-        self.index = device.index
+    def __init__(self, device: CudaDevice, lanes: LaneStreams | None) -> None:
+        super().__init__(device, lanes)
+        self.index, *self._others = [device.location.index for device in self.devices]
+        self._first = next(iter(lanes.devices)) if lanes is not None else DEVICE
 
-    def switch(self, lane: str) -> tuple[Symbol, ...]:
+    def switch(self, place: Place) -> tuple[Symbol, ...]:
         """See `Direct.switch`."""
-        return ("set_stream",), ("id", lane), ("device",), ("type",)
+        device = ("device",) if place[1] == self._first else ("device", place[1])
+        return ("set_stream",), self.stream("id", place), device, ("type",)
 
     def record(self, event: str, lane: str) -> tuple[Symbol, ...]:
         """See `Direct.record`."""
@@ -124,35 +144,37 @@ class CudaDirect:
         """See `Direct.wait`."""
         return ("wait", event), ("stream", lane)
 
-    def record_stream(self, lane: str) -> tuple[Symbol, ...]:
+    def record_stream(self, place: Place) -> tuple[Symbol, ...]:
         """See `Direct.record_stream`."""
-        return ("record_stream",), ("stream", lane)
+        return ("record_stream",), self.stream("stream", place)
 
-    def value(self, symbol: Symbol, streams: Mapping[str, Stream], events: Mapping[str, Event]) -> object:
+    def value(self, symbol: Symbol, lanes: LaneStreams) -> object:
         """See `Direct.value`."""
         match symbol:
             case ("set_stream",):
                 return torch._C._cuda_setStream
-            case ("id", lane):
-                return streams[lane].stream_id  # type: ignore[attr-defined]
+            case ("id", *where):
+                return self.found(lanes, *where).stream_id  # type: ignore[attr-defined]
             case ("device",):
                 return self.index
+            case ("device", name):
+                return lanes.devices[name].location.index
             case ("type",):
-                return next(iter(streams.values())).device_type  # type: ignore[attr-defined]
-            case ("stream", lane):
-                return streams[lane]
+                return lanes.streams[MAIN].device_type  # type: ignore[attr-defined]
+            case ("stream", *where):
+                return self.found(lanes, *where)
             case ("record_stream",):
                 return torch.Tensor.record_stream
             case (name, event):
                 # The method of the class beneath torch.cuda.Event, which takes no default stream and so needs no `if`.
-                return getattr(super(torch.cuda.Event, events[event]), name)
+                return getattr(super(torch.cuda.Event, lanes.events[event]), name)
             case _:
                 raise AssertionError(f"bug in streamgraph: no call is named {symbol}")
 
     def current(self) -> Hashable:
         """See `Direct.current`."""
-        key: tuple[int, int, int] = torch._C._cuda_getCurrentStream(self.index)
-        return key
+        key: tuple[object, ...] = torch._C._cuda_getCurrentStream(self.index)
+        return (key, *map(torch._C._cuda_getCurrentStream, self._others)) if self._others else key
 
     def device_is_current(self) -> bool:
         """See `Direct.device_is_current`."""

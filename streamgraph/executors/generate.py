@@ -28,6 +28,7 @@ from streamgraph.executors.direct import Direct, Symbol
 from streamgraph.model import HOST, MAIN, Index, Kind
 from streamgraph.operators import Operator
 from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Step, Wait
+from streamgraph.switches import switches, user
 
 PART = 400  # tasks
 NO_STEP = -1
@@ -75,7 +76,7 @@ class _Writer:
         self.names: dict[Symbol, str] = {}
         self.counts: dict[str, int] = {}
         self.parts = [_Part()]
-        self.lane = MAIN  # whose stream is current; the host has lane 0's
+        self.switches = switches(schedule)
         self.inputs = tuple(n for n, storage in enumerate(self.storages) if storage.kind is Kind.INPUT)
         self.carried = {number: place for place, number in enumerate(self.inputs)}
         self.part_of: dict[int, int] = {}  # values: the part that makes them
@@ -115,8 +116,8 @@ class _Writer:
                     launches = 0
                 launches += 1
             self.step(step, number)
-        if self.lane != MAIN:
-            self.call(self.direct.switch(MAIN), "the caller's stream again", NO_STEP)
+        for at in self.switches.at_end:
+            self.call(self.direct.switch(at), "the caller's stream again", NO_STEP)
         for storage in self.left:
             self.line(f"{self.name(('pending',))}[{storage}] = {self.storage(storage)}", "left to the next run", NO_STEP)
         returned = "".join(f"{self.storage(number)}, " for number in self.outputs)
@@ -154,7 +155,7 @@ class _Writer:
             case Release(storage, _, previous):
                 self.release(self.number[storage], str(step), number, previous=previous)
             case RecordStream(storage, lane):
-                function, *rest = self.direct.record_stream(lane)
+                function, *rest = self.direct.record_stream(user(self.schedule, self.number[storage], lane))
                 arguments = ", ".join([self.storage(self.number[storage]), *map(self.name, rest)])
                 self.line(f"{self.name(function)}({arguments})", str(step), number)
             case _:
@@ -162,9 +163,8 @@ class _Writer:
 
     def launch(self, operator: Operator, task: int, lane: str, number: int) -> None:
         lane = MAIN if lane == HOST else lane
-        if lane != self.lane:
-            self.call(self.direct.switch(lane), "", number)
-            self.lane = lane
+        for at in self.switches.before.get(number, ()):
+            self.call(self.direct.switch(at), "", number)
         call = operator.call
         arguments = [self.slot(slot, number) for slot in call.positional]
         spread: list[str] = []
@@ -218,6 +218,8 @@ class _Writer:
 
     def release(self, number: int, why: str, step: int, *, previous: bool) -> None:
         part = self.parts[-1]
+        if number in self.switches.received:
+            self.line(f"{self.name(('give_back',))}({number})", "the stream that it was taken from follows the lane", step)
         if previous:
             self.line(f"{self.name(('drop',))}({number}, None)", why, step)
             return

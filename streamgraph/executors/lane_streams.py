@@ -1,57 +1,101 @@
-"""The streams of a runner whose lanes are issued by threads of their own, its events, and how all of it comes to rest.
+"""The streams of a runner's lanes, its events, what a run leaves to the next one, and how all of it comes to rest.
 
-Everything here is called by the thread that calls the runner, while no lane is issuing anything.
+One for each executor that issues to streams, with one issuing thread or several: everything here is called by the thread that calls the
+runner, while no lane is issuing anything. Each lane belongs to a device, and so do its stream, its events and its memory; the caller has a
+current stream on each device of the program, the first of which is lane `main`. Around the schedule, `fork` lets `main` follow the caller's
+streams of the other devices, and `join` lets them follow `main`, which has all of the run behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 
-from streamgraph.executors.device import Device, Event, Stream
+from streamgraph.devices import first_device
+from streamgraph.executors.device import Device, Event, Stream, same
 from streamgraph.executors.left_over import drop_pending, inputs_free, last_records
 from streamgraph.model import HOST, MAIN
 from streamgraph.schedule import HostWait, Record, Schedule
+from streamgraph.switches import Place, Switches, switches, user
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What the thread that calls a runner has current: a stream on each device, by its name, the first one's first; and a device."""
+
+    streams: Mapping[str, Stream]
+    index: int
+
+    @property
+    def main(self) -> Stream:
+        """Lane 0."""
+        return next(iter(self.streams.values()))
 
 
 class LaneStreams:
     """Stream by lane and event by name. Side lanes and events are made in the first run, and never again.
 
-    The values that a run leaves to the next one, by storage number, are in `pending`. `first`: no run came before this one.
+    The values that a run leaves to the next one, by storage number, are in `pending`. `first`: no run came before this one. With `threads`,
+    events that the host waits for one run later have two objects that take turns: the lane that records the event may be far ahead of it.
     """
 
-    def __init__(self, schedule: Schedule, device: Device) -> None:
+    def __init__(self, schedule: Schedule, device: Device, *, threads: bool = False) -> None:
         self.schedule, self.device = schedule, device
+        first = first_device(schedule.program)
+        self.devices = {first: device} | {name: device.sibling(name) for name in schedule.program.devices if name != first}
+        self.switches: Switches = switches(schedule)
         self.streams: dict[str, Stream] = {}  # MAIN is the stream of the latest run
+        self.at: dict[Place, Stream] = {}  # the streams that lanes have on all devices, see `switches`
+        self.caller: Caller | None = None  # of the latest run
         self.pending: dict[int, torch.Tensor] = {}
-        # The events as this run records them, and as the run before did. Where the host waits for the run before, there are two objects
-        # that take turns: the lane that records the event may be far ahead of the host.
         self.events: dict[str, Event] = {}
         self.previous: dict[str, Event] = {}
         self.first = True
-        self._twice = tuple(dict.fromkeys(s.event for s in schedule.steps if isinstance(s, HostWait) and s.previous))
+        self._twice = tuple(dict.fromkeys(s.event for s in schedule.steps if isinstance(s, HostWait) and s.previous)) * threads
         self._inputs_read = last_records(schedule)
-        self._spare: dict[str, Event] = {}
-        self._made_on: Stream | None = None  # where the buffers were made, and where they go back to
+        self._spare: dict[int, Event] = {}  # by device
+        self._between: dict[tuple[str, Place], Event] = {}  # of a lane and its stream on another device: for the lane's thread alone
+        self._made_on: dict[str, Stream] = {}  # where the buffers were made, and where they go back to, by device
+        of_lane = {task: schedule.lane_of[task] for task in self.switches.targets if task in schedule.lane_of}
+        self._receiving = tuple(dict.fromkeys((lane, self.switches.targets[task]) for task, lane in of_lane.items() if lane != MAIN))
+        self._in_steps = {
+            task: (lane, target) for task, lane in of_lane.items()
+            if not self.devices[schedule.device_of[lane]].reaches(self.devices[target := self.switches.targets[task]])
+        }  # fmt: skip
 
-    def enter(self, main: Stream) -> None:
-        """Begin a run: `main` is lane 0, ordered after the last run; in the first run the side lanes get their streams."""
-        last = self.streams.get(MAIN)
-        if last is not None and last.cuda_stream != main.cuda_stream:
-            self._follow(main, last)
-        for lane in self.schedule.lanes[1:]:
-            stream = self.streams.get(lane.name)
-            if lane.is_host or (stream is not None and stream.cuda_stream != main.cuda_stream):
+    def now(self) -> Caller:
+        """What the calling thread has current."""
+        return Caller({name: device.current_stream() for name, device in self.devices.items()}, self.device.current_device())
+
+    def restore(self, caller: Caller, index: int | None = None) -> None:
+        """Make the caller's streams current again, the first device's last, and then the device of that index."""
+        for name, stream in reversed(tuple(caller.streams.items())):
+            self.devices[name].set_stream(stream)
+        if index is not None and index != self.device.current_device():
+            self.device.set_device(index)
+
+    def enter(self, caller: Caller) -> None:
+        """Begin a run: lane 0 is ordered after the last run; in the first run the side lanes get their streams."""
+        main, last = caller.main, self.streams.get(MAIN)
+        if last is not None and not same(last, main):
+            self.follow(main, last)
+        own = [((lane.name, self.schedule.device_of[lane.name]), lane.priority) for lane in self.schedule.lanes[1:] if not lane.is_host]
+        for place, priority in (*own, *((place, "normal") for place in self._receiving)):
+            stream = self.at.get(place)
+            if stream is not None and not same(stream, caller.streams[place[1]]):
                 continue
             if stream is not None and last is not None:
                 # The caller came on the very stream of this lane. What the lane has left to drop was allocated there: end that first.
-                self._drop_pending(last, only=lane.name)
-            taken = {main.cuda_stream, *(other.cuda_stream for other in self.streams.values())}
-            self.streams[lane.name] = self.device.new_stream(lane.priority, taken)
+                self._drop_pending(last, only=place[0])
+            taken = {other.cuda_stream for other in (*caller.streams.values(), *self.at.values())}
+            self.at[place] = self.devices[place[1]].new_stream(priority, taken)
+        self.at.update({(MAIN, name): stream for name, stream in caller.streams.items()})
+        self.streams.update({place[0]: self.at[place] for place, _ in own})
         self.streams[MAIN] = self.streams[HOST] = main
-        if self._made_on is None:
-            self._made_on = main
+        if self.caller is None:
+            self._made_on = dict(caller.streams)
             on_device = (s.event for s in self.schedule.steps if isinstance(s, Record) and s.lane != HOST)
             self.events = {event: self.device.new_event() for event in on_device}
             self.previous = {event: self.device.new_event() for event in self._twice}
@@ -59,16 +103,74 @@ class LaneStreams:
             self.first = False
             for event in self._twice:
                 self.events[event], self.previous[event] = self.previous[event], self.events[event]
+        self.caller = caller
+
+    def device_of(self, lane: str) -> Device:
+        """The device that the lane belongs to; the host runs with lane 0's stream."""
+        return self.devices[self.schedule.device_of[MAIN if lane == HOST else lane]]
+
+    def of_lane(self, lane: str) -> tuple[Stream, ...]:
+        """The streams that a thread of this lane's own has current, on its own device last."""
+        return (*(self.at[place] for place in self._receiving if place[0] == lane), self.streams[lane])
+
+    def fork(self) -> None:
+        """Lane 0 follows what the caller's streams of the other devices hold."""
+        for stream in self._others():
+            self.follow(self.streams[MAIN], stream)
+
+    def join(self) -> None:
+        """The caller's streams of the other devices follow lane 0."""
+        for stream in self._others():
+            self.follow(stream, self.streams[MAIN])
+
+    def _others(self) -> list[Stream]:
+        assert self.caller is not None
+        return [stream for stream in self.caller.streams.values() if not same(stream, self.caller.main)]
+
+    def arrived(self, task: str) -> None:
+        """After a copy to a device that it reaches in two steps: its lane follows the second one too."""
+        place = self._in_steps.get(task)
+        if place is not None:
+            self._hand_over("arrived", place, self.at[place], self.streams[place[0]])
+
+    def give_back(self, number: int) -> None:
+        """Before a value is dropped: the stream that its memory goes back to follows the lane, if that is another one."""
+        place = self.switches.received.get(number)
+        if place is not None:
+            self._hand_over("given back", place, self.streams[place[0]], self.at[place])
+
+    def _hand_over(self, why: str, place: Place, earlier: Stream, later: Stream) -> None:
+        if (why, place) not in self._between:
+            self._between[why, place] = self.device.new_event()
+        event = self._between[why, place]
+        self.device.record(event, earlier)
+        self.device.wait(event, later)
+
+    def arriving(self, task: str, copy: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        """The copy, with `arrived` after it where that does something."""
+        if task not in self._in_steps:
+            return copy
+
+        def in_steps(*source: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
+            result = copy(*source, **named)
+            self.arrived(task)
+            return result
+
+        return in_steps
+
+    def recorded(self, number: int, lane: str) -> Stream:
+        """The stream that a `record_stream` of this storage for `lane` means."""
+        return self.at[user(self.schedule, number, lane)]
 
     def come_to_rest(self, lanes: Iterable[str]) -> None:
         """After a failure: lane 0 follows these lanes, the host follows lane 0, and what runs left over is dropped."""
         main = self.streams[MAIN]
         self.device.set_stream(main)
         for lane in lanes:
-            if self.streams[lane].cuda_stream != main.cuda_stream:
-                self.device.record(self._spare_event(lane), self.streams[lane])
-                self.device.wait(self._spare_event(lane), main)
-        last = self._spare_event(MAIN)
+            for place, stream in self.at.items():
+                if place[0] == lane and not same(stream, main):
+                    self.follow(main, stream)
+        last = self._spare_event(main)
         self.device.record(last, main)
         last.synchronize()
         self.pending.clear()
@@ -78,33 +180,46 @@ class LaneStreams:
         names, on_main = self._inputs_read
         return inputs_free(self.device, self.streams[MAIN], tuple(self.events[name] for name in names), on_main)
 
+    def drop_left_over(self) -> None:
+        """Drop what the latest run left over, now instead of in the next run."""
+        last = self.streams.get(MAIN)
+        if last is not None:
+            self._drop_pending(last)
+
     def close(self, at_rest: bool, has_host_buffers: bool) -> None:
         """Drop what is left over once the lanes that allocated it follow lane 0. Not `at_rest`: the device has failed for good."""
         last = self.streams.get(MAIN)
         if last is not None and at_rest:
             self._drop_pending(last)
-            assert self._made_on is not None
-            if self._made_on.cuda_stream != last.cuda_stream:
-                self._follow(self._made_on, last)
+            for stream in self._made_on.values():
+                if not same(stream, last):
+                    self.follow(stream, last)
             if has_host_buffers:
                 # The allocator of pinned memory knows of copies, not of kernels that read it.
-                event = self._spare_event(MAIN)
+                event = self._spare_event(last)
                 self.device.record(event, last)
                 event.synchronize()
         self.pending.clear()
-        for held in (self.events, self.previous, self._spare, self.streams):
+        for held in (self.events, self.previous, self._spare, self._between, self.streams, self.at):
             held.clear()
+        self.caller = None
 
-    def _drop_pending(self, last: Stream, only: str | None = None) -> None:
-        drop_pending(self.schedule, self.device, self.streams, self.pending, last, self._spare_event(MAIN), only)
-
-    def _follow(self, later: Stream, earlier: Stream) -> None:
+    def follow(self, later: Stream, earlier: Stream) -> None:
         """Let `later` wait for all that `earlier` holds now."""
-        event = self._spare_event(MAIN)
+        event = self._spare_event(earlier)
         self.device.record(event, earlier)
         self.device.wait(event, later)
 
-    def _spare_event(self, lane: str) -> Event:
-        if lane not in self._spare:
-            self._spare[lane] = self.device.new_event()
-        return self._spare[lane]
+    def _drop_pending(self, last: Stream, only: str | None = None) -> None:
+        drop_pending(self.schedule, self.device, self._owners, self.pending, last, self._spare_event(last), only)
+
+    def _owners(self, number: int, lane: str) -> tuple[Stream, ...]:
+        """The stream of the lane that made a value, and of the memory that it lies in."""
+        place = self.switches.received.get(number)
+        return (self.streams[lane], self.at[place]) if place is not None else (self.streams[lane],)
+
+    def _spare_event(self, stream: Stream) -> Event:
+        """An event that nobody else waits for, of the device of that stream: waits mean the recording that came before them."""
+        if stream.device_index not in self._spare:
+            self._spare[stream.device_index] = self.device.new_event()
+        return self._spare[stream.device_index]

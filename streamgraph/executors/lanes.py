@@ -44,7 +44,7 @@ class LanesExecutor:
     ) -> None:
         self.schedule, self.delay, self.device = schedule, delay, device or HostDevice()
         self.memory = Memory(schedule.program, schedule.accesses, self.device.location, seed)
-        self.lanes = LaneStreams(schedule, self.device)
+        self.lanes = LaneStreams(schedule, self.device, threads=True)
         self._on_cpu = isinstance(self.device, HostDevice)
         self._operators = {operator.call.task: operator for operator in operators}
         self._number = {storage.label: number for number, storage in enumerate(schedule.accesses.storages)}
@@ -53,7 +53,7 @@ class LanesExecutor:
         self._main, *others = self._steps
         self._first = True
         self._broken: str | None = None
-        self._current: dict[str, int] = {}  # the handle of the stream that a lane's thread has as its own
+        self._current: dict[str, tuple[int, ...]] = {}  # the handles of the streams that a lane's thread has as its own
         self._queues: dict[str, SimpleQueue[Callable[[], None] | None]] = {}
         self._threads: list[threading.Thread] = []
         # A runner that is dropped without `close` must not leave its threads waiting.
@@ -74,18 +74,17 @@ class LanesExecutor:
         if self.device.is_capturing():
             message = "the current stream is being captured into a CUDA graph, and threads cannot issue into a capture"
             raise RunnerError(Problem("SG609", message, None, "call the runner outside `torch.cuda.graph(...)`"))
-        main, device_before = self.device.current_stream(), self.device.current_device()
+        caller = self.lanes.now()
         try:
-            self.lanes.enter(main)
-            self.device.set_stream(main)
+            self.lanes.enter(caller)
+            self.device.set_stream(caller.main)
             return self._run(inputs)
         finally:
-            self.device.set_stream(main)
-            if device_before != self.device.current_device():
-                self.device.set_device(device_before)
+            self.lanes.restore(caller, caller.index)
 
     def _run(self, inputs: Mapping[str, torch.Tensor]) -> Finished:
         board = Board(len(self.schedule.steps), self.memory.begin(inputs), CallerState.take())
+        self.lanes.fork()
         self._broken = "an earlier run was abandoned while a task was still running"
         try:
             self._hand_out(board)
@@ -106,7 +105,8 @@ class LanesExecutor:
         for number, lane in self._at_the_end:
             tensor = cells[number]
             assert tensor is not None, "bug in streamgraph: record_stream of a value after its release"
-            self.device.record_stream(tensor, self.lanes.streams[lane])
+            self.device.record_stream(tensor, self.lanes.recorded(number, lane))
+        self.lanes.join()
         if not self._on_cpu:  # where everything is done by now, and nothing needs to be kept
             self.lanes.pending.update(self.memory.left_over(cells))
         self._first = False
@@ -143,10 +143,11 @@ class LanesExecutor:
             return
         step = AT_ONCE
         try:
-            stream = self.lanes.streams[lane]
-            if lane != self._main and self._current.get(lane) != stream.cuda_stream:
-                self.device.set_stream(stream)
-                self._current[lane] = stream.cuda_stream
+            stream, own = self.lanes.streams[lane], self.lanes.of_lane(lane)
+            if lane != self._main and self._current.get(lane) != tuple(other.cuda_stream for other in own):
+                for other in own:
+                    self.device.set_stream(other)
+                self._current[lane] = tuple(other.cuda_stream for other in own)
             with board.state.applied():
                 for step, what in self._steps[lane]:
                     if step >= board.limit or not self._step(board, step, what, stream):
@@ -181,8 +182,10 @@ class LanesExecutor:
                     return False
                 self.lanes.events[event].synchronize()
             case Release(storage, _, True):
+                self.lanes.give_back(self._number[storage])
                 self.lanes.pending.pop(self._number[storage], None)
             case Release(storage, _, _):
+                self.lanes.give_back(self._number[storage])
                 board.cells[self._number[storage]] = None
             case Passed():
                 board.mark(what)
@@ -199,10 +202,11 @@ class LanesExecutor:
             if self.delay is not None:
                 self.delay(operator.call.task, "before")
             launch(operator, board.cells, self.device.location, lane, check=self._first)
-            if not self.device.is_current(stream):
+            if not self.lanes.device_of(lane).is_current(stream):
                 message = f"task '{operator.call.task}' @{lane} left another stream or device current than it found"
                 remedy = "use `with torch.cuda.stream(...)`, which puts the old one back"
                 raise TaskError(Problem("SG607", message, operator.call.location, remedy), operator.call.task, lane)
+            self.lanes.arrived(operator.call.task)
             if self.delay is not None:
                 self.delay(operator.call.task, "after")
         except BaseException as error:
@@ -215,7 +219,8 @@ class LanesExecutor:
         tensor = board.cells[number]
         assert tensor is not None, "bug in streamgraph: record_stream of a value after its release"
         for lane in lanes:
-            self.device.record_stream(tensor, self.lanes.streams[lane])
+            self.device.record_stream(tensor, self.lanes.recorded(number, lane))
+        self.lanes.give_back(number)
         board.cells[number] = None
 
     def runs_on(self, thread: int) -> bool:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 import torch
 
-from streamgraph.executors.device import Device, Event, Stream
+from streamgraph.executors.device import Device, Event, Stream, same
 from streamgraph.model import HOST, Kind
 from streamgraph.schedule import Launch, Record, Schedule
 
 
 def drop_pending(
-    schedule: Schedule, device: Device, streams: Mapping[str, Stream], pending: dict[int, torch.Tensor], last: Stream, event: Event,
-    only: str | None = None,
+    schedule: Schedule, device: Device, owners: Callable[[int, str], Sequence[Stream]], pending: dict[int, torch.Tensor], last: Stream,
+    event: Event, only: str | None = None,
 ) -> None:  # fmt: skip
     """Drop left-over values once the lanes that allocated them follow `last`, lane 0's stream, and with it everything that used them.
 
-    `pending` are values by storage number, `event` one that nobody waits for, `only` the lane whose values are meant (None: all).
+    `pending` are values by storage number, `event` one that nobody waits for, `only` the lane whose values are meant (None: all). `owners`
+    says whose the memory of a value is, that the given lane made.
     """
     on_host = False
-    lanes: dict[str, None] = {}
+    streams: list[Stream] = []
     dropped: list[int] = []
     for number in pending:
         storage = schedule.accesses.storages[number]
@@ -29,12 +30,12 @@ def drop_pending(
         if only in (None, lane):
             dropped.append(number)
             on_host |= storage.host or lane == HOST
-            lanes[lane] = None
+            streams += (owner for owner in owners(number, lane) if not any(same(owner, other) for other in streams))
     if dropped:
         device.record(event, last)
-    for lane in lanes:
-        if streams[lane].cuda_stream != last.cuda_stream:
-            device.wait(event, streams[lane])
+    for stream in streams:
+        if not same(stream, last):
+            device.wait(event, stream)
     if on_host:
         event.synchronize()
     for number in dropped:

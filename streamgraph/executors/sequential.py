@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import torch
 
+from streamgraph.devices import first_device, of_tasks
 from streamgraph.executors import Finished
-from streamgraph.executors.device import Device
+from streamgraph.executors.device import Device, Stream, same
 from streamgraph.executors.launch import failure, launch
 from streamgraph.executors.memory import Cells, Memory
 from streamgraph.executors.modes import task_mode
@@ -41,6 +42,11 @@ class SequentialExecutor:
             for task, found in zip(program.tasks, self.accesses.of_task, strict=True)
         )
         self._first = True
+        self._device_of = of_tasks(program)
+        first = first_device(program)
+        self._devices = {first: device} | {name: device.sibling(name) for name in program.devices if name != first}
+        self._streams: dict[str, Stream] = {}  # the caller's, by device
+        self._latest = first  # the device of the latest task; its stream follows those of all tasks before
 
     def _lifetimes(self, members: frozenset[str]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
         """Per task: the device storages to drop after it, and the ring members to make before it."""
@@ -66,8 +72,34 @@ class SequentialExecutor:
 
     def run(self, inputs: Mapping[str, torch.Tensor]) -> Finished:
         """Run every task. See `Executor.run`."""
-        with task_mode():
-            return self._run(inputs)
+        first, index, last = next(iter(self._devices)), self.device.current_device(), self._streams
+        self._streams = {name: device.current_stream() for name, device in self._devices.items()}
+        self._latest = first
+        if last and not same(last[first], self._streams[first]):
+            self._follow(self._streams[first], last[first])  # buffers are the runner's own
+        if len(self._devices) > 1:
+            self.device.set_stream(self._streams[first])
+        try:
+            with task_mode():
+                finished = self._run(inputs)
+            self._go_to(first)
+            return finished
+        finally:
+            if len(self._devices) > 1:
+                self.device.set_stream(self._streams[first])
+                self.device.set_device(index)
+
+    def _go_to(self, name: str) -> None:
+        """Make a device current; its stream follows that of the device before."""
+        if name != self._latest:
+            self._follow(self._streams[name], self._streams[self._latest])
+            self.device.set_stream(self._streams[name])
+            self._latest = name
+
+    def _follow(self, later: Stream, earlier: Stream) -> None:
+        event = self.device.new_event()
+        self.device.record(event, earlier)
+        self.device.wait(event, later)
 
     def _run(self, inputs: Mapping[str, torch.Tensor]) -> Finished:
         cells = self.memory.begin(inputs)
@@ -80,6 +112,8 @@ class SequentialExecutor:
             for number in self._member_of.get(index, ()):
                 cells[number] = self.memory.make(number)
             lane = HOST if is_host else MAIN
+            if not is_host:
+                self._go_to(self._device_of[index])
             try:
                 launch(operator, cells, self.device.location, lane, check=self._first)
             except BaseException as error:
@@ -103,7 +137,7 @@ class SequentialExecutor:
     def _wait(self) -> None:
         """Block the host until the current stream has done what it holds: as if every task had ended before the next began."""
         event = self.device.new_event()
-        self.device.record(event, self.device.current_stream())
+        self.device.record(event, self._streams[self._latest])
         event.synchronize()
 
     def runs_on(self, thread: int) -> bool:
@@ -112,7 +146,7 @@ class SequentialExecutor:
 
     def close(self) -> None:
         """Drop the buffers."""
-        if self.memory.has_host_buffers:
+        if self._streams and self.memory.has_host_buffers:
             self._wait()
         self.memory.close()
 

@@ -8,16 +8,18 @@ such events.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 
+from streamgraph.calls import gpus
 from streamgraph.executors.annotate import named
 from streamgraph.executors.device import Device
 from streamgraph.executors.watched import copy_call
+from streamgraph.model import Program
 from streamgraph.operators import Operator
 
 
@@ -60,35 +62,43 @@ class DeviceClock(Protocol):
 
 
 class CudaClock:
-    """The clock of a CUDA device."""
+    """The clock of CUDA devices: those of a program, or the one of the run. A mark belongs to the device that is current for a task."""
 
-    def __init__(self, location: torch.device) -> None:
-        self.location = location
+    def __init__(self, devices: Sequence[int]) -> None:
+        self.devices = tuple(devices)
+        self._zero: dict[int, torch.cuda.Event] = {}
 
     def reset(self) -> None:
-        """See `DeviceClock`. The event is done when this returns, so the host's clock and the device's begin together."""
-        torch.cuda.synchronize(self.location)
-        self._zero = self.mark()
-        self._zero.synchronize()
+        """See `DeviceClock`. The events are done when this returns, so the host's clock and the devices' begin together."""
+        self.finish()
+        self._zero = {device: self._at(device) for device in self.devices}
+        for event in self._zero.values():
+            event.synchronize()
 
-    def mark(self) -> torch.cuda.Event:
+    def mark(self) -> tuple[int, torch.cuda.Event]:
         """See `DeviceClock`."""
+        device = torch.cuda.current_device() if len(self.devices) > 1 else self.devices[0]
+        return device, self._at(device)
+
+    def _at(self, device: int) -> torch.cuda.Event:
         event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.location))
+        event.record(torch.cuda.current_stream(device))
         return event
 
     def finish(self) -> None:
         """See `DeviceClock`."""
-        torch.cuda.synchronize(self.location)
+        for device in self.devices:
+            torch.cuda.synchronize(device)
 
-    def read(self, mark: torch.cuda.Event) -> float:
+    def read(self, mark: tuple[int, torch.cuda.Event]) -> float:
         """See `DeviceClock`."""
-        return float(self._zero.elapsed_time(mark)) * 1e3
+        device, event = mark
+        return float(self._zero[device].elapsed_time(event)) * 1e3
 
 
-def clock_of(device: Device) -> DeviceClock | None:
-    """The device's clock; None where tasks are done when their calls return."""
-    return CudaClock(device.location) if device.location.type == "cuda" else None
+def clock_of(device: Device, program: Program) -> DeviceClock | None:
+    """The clock of the devices that the program runs on; None where tasks are done when their calls return."""
+    return CudaClock(gpus(program, device.location)) if device.location.type == "cuda" else None
 
 
 class Stopwatch:

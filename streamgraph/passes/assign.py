@@ -5,6 +5,7 @@ The policy chooses (`passes/policies`); what holds for all of them is here: the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -55,17 +56,30 @@ def assign(
 
 
 def assign_work(work: Work, limit: int, policy: PolicyName) -> Assignment:
-    """What the policy makes of the work, on at most `limit` lanes for its free tasks."""
-    return settle(work, fold(work, POLICIES[policy](work, limit), limit))
+    """What the policy makes of the work, on at most `limit` lanes of each device for its free tasks."""
+    return settle(work, fold(work, by_device(work, POLICIES[policy](work, limit)), limit))
+
+
+def by_device(work: Work, placement: Placement) -> Placement:
+    """The same placement with a stream for each device where one has tasks of several; stream 0 is left to `main`'s device."""
+    if not work.has_devices:
+        return placement
+    parts = sorted({(device, stream) for device, stream in zip(work.device, placement.stream, strict=True) if stream >= 0})
+    first = 0 if parts and parts[0][0] == 0 else 1
+    number = {part: place for place, part in enumerate(parts, first)}
+    stream = tuple(number.get(part, -1) for part in zip(work.device, placement.stream, strict=True))
+    return Placement(placement.order, stream)
 
 
 def fold(work: Work, placement: Placement, limit: int) -> Placement:
-    """The same placement on at most `limit` streams. Streams stay whole: those that do not overlap in time follow each other.
+    """The same placement on at most `limit` streams of each device. Streams stay whole: what does not overlap in time follows each other.
 
     Streams are taken by the time at which they could start if there were lanes enough. Each goes to the lane that has become free last but
     in time, which wastes least (interval colouring); where none has, to the one that becomes free first.
     """
-    if max(placement.stream, default=-1) < limit:
+    device_of = {stream: device for stream, device in zip(placement.stream, work.device, strict=True) if stream >= 0}
+    streams = Counter(device_of.values()) if work.has_devices else {0: max(placement.stream, default=-1) + 1}
+    if max(streams.values(), default=0) <= limit:
         return placement
     finish = [0.0] * len(work.costs)
     span: dict[int, list[float]] = {}
@@ -77,11 +91,12 @@ def fold(work: Work, placement: Placement, limit: int) -> Placement:
             span.setdefault(stream, [start, 0.0, 0.0])
             span[stream][1] = max(span[stream][1], finish[task])
             span[stream][2] += work.costs[task]
-    free_at = [0.0] * limit
+    free_at = [0.0] * limit * (max(work.device) + 1)
     lane_of: dict[int, int] = {}
     for stream, (start, end, busy) in sorted(span.items(), key=lambda item: (item[1][0], item[0])):
-        in_time = [lane for lane in range(limit) if free_at[lane] <= start]
-        lane = max(in_time, key=lambda lane: (free_at[lane], -lane)) if in_time else min(range(limit), key=free_at.__getitem__)
+        lanes = range(device_of[stream] * limit, (device_of[stream] + 1) * limit)
+        in_time = [lane for lane in lanes if free_at[lane] <= start]
+        lane = max(in_time, key=lambda lane: (free_at[lane], -lane)) if in_time else min(lanes, key=free_at.__getitem__)
         free_at[lane] = max(end, free_at[lane] + busy)
         lane_of[stream] = lane
     return Placement(placement.order, tuple(lane_of.get(stream, -1) for stream in placement.stream))
@@ -90,7 +105,7 @@ def fold(work: Work, placement: Placement, limit: int) -> Placement:
 def settle(work: Work, placement: Placement) -> Assignment:
     """The assignment that a placement stands for: lanes with names and priorities, and when each task would run."""
     main_is_pinned = 0 in work.home
-    used = sorted({stream for stream in placement.stream if stream >= 0} | ({0} if main_is_pinned else set()))
+    used = sorted({stream for stream in placement.stream if stream >= 0} | ({0} if main_is_pinned or work.has_devices else set()))
     if not main_is_pinned:
         _outputs_first(work, placement, used)
     lane_of_stream = {stream: len(work.lanes) + index - 1 if index else 0 for index, stream in enumerate(used)}
@@ -115,7 +130,8 @@ def _outputs_first(work: Work, placement: Placement, used: list[int]) -> None:
     for task in work.declared_results:
         if placement.stream[task] >= 0:
             made[placement.stream[task]] += 1
-    best = max(used, key=lambda stream: (made[stream], -stream))
+    others = {stream for task, stream in enumerate(placement.stream) if work.device[task] > 0}
+    best = max((stream for stream in used if stream not in others), key=lambda stream: (made[stream], -stream))
     place = used.index(best)
     used[0], used[place] = used[place], used[0]
 

@@ -26,7 +26,7 @@ class Link:
 def moves(work: Work, placement: Placement, path: Sequence[Link], limit: int) -> Iterator[Placement]:
     """The neighbours that concern the critical path, from its end to its beginning."""
     if path:
-        yield from _swapped_with_main(placement, placement.stream[path[-1].task])
+        yield from _swapped_with_main(work, placement, placement.stream[path[-1].task])
     for link in reversed(path):
         depends = link.after in work.earlier[link.task]
         if link.held == "wait" or (link.held == "lane" and depends):
@@ -36,8 +36,8 @@ def moves(work: Work, placement: Placement, path: Sequence[Link], limit: int) ->
         elif link.held == "lane":
             if work.may_reorder:
                 yield from _before(work, placement, link.task, placement.order.index(link.after))
-            yield from _onto(work, placement, link.task, _streams(placement, limit))
-            yield from _onto(work, placement, link.after, _streams(placement, limit))
+            yield from _onto(work, placement, link.task, _streams(work, placement, link.task, limit))
+            yield from _onto(work, placement, link.after, _streams(work, placement, link.after, limit))
         elif work.may_reorder:
             yield from _earlier(work, placement, link.task)
 
@@ -45,27 +45,32 @@ def moves(work: Work, placement: Placement, path: Sequence[Link], limit: int) ->
 def all_moves(work: Work, placement: Placement, limit: int) -> Iterator[Placement]:
     """Every neighbour: each other stream as `main`, each task on each lane and at each earlier place in the issue order, or both."""
     for stream in sorted(set(placement.stream)):
-        yield from _swapped_with_main(placement, stream)
+        yield from _swapped_with_main(work, placement, stream)
     for task in work.free:
-        yield from _onto(work, placement, task, _streams(placement, limit))
+        yield from _onto(work, placement, task, _streams(work, placement, task, limit))
     if work.may_reorder:
         for index, task in enumerate(placement.order):
             for place in range(index - 1, -1, -1):
                 for earlier in _before(work, placement, task, place):
                     yield earlier
-                    yield from _onto(work, earlier, task, _streams(placement, limit))
+                    yield from _onto(work, earlier, task, _streams(work, placement, task, limit))
 
 
-def _swapped_with_main(placement: Placement, stream: int) -> Iterator[Placement]:
+def _swapped_with_main(work: Work, placement: Placement, stream: int) -> Iterator[Placement]:
     """This stream as `main`: what ends on `main` needs no wait before the caller can go on."""
-    if stream > 0:
+    if stream > 0 and work.device[placement.stream.index(stream)] == 0:
         swap = {0: stream, stream: 0}
         yield Placement(placement.order, tuple(swap.get(other, other) for other in placement.stream))
 
 
-def _streams(placement: Placement, limit: int) -> range:
-    """All streams in use, and one more."""
-    return range(min(limit, max(placement.stream, default=-1) + 2))
+def _streams(work: Work, placement: Placement, task: int, limit: int) -> Sequence[int]:
+    """All streams in use, of the task's device, and one more."""
+    if not work.has_devices or task < 0:
+        return range(min(limit, max(placement.stream, default=-1) + 2))
+    device = work.device[task]
+    of_device = sorted({stream for stream, its in zip(placement.stream, work.device, strict=True) if stream >= 0 and its == device})
+    further = max(placement.stream) + 1 if of_device or device else 0
+    return [*of_device, further][:limit]
 
 
 def _streams_of(placement: Placement, task: int) -> range:
@@ -73,12 +78,13 @@ def _streams_of(placement: Placement, task: int) -> range:
     return range(max(stream, 0), stream + 1)
 
 
-def _onto(work: Work, placement: Placement, task: int, streams: range) -> Iterator[Placement]:
-    """The placements in which the task runs on one of the streams instead."""
+def _onto(work: Work, placement: Placement, task: int, streams: Sequence[int]) -> Iterator[Placement]:
+    """The placements in which the task runs on one of the streams instead, if these are of its device."""
     if task < 0 or work.home[task] != FREE:
         return
     for stream in streams:
-        if stream != placement.stream[task]:
+        users = (its for other, its in zip(placement.stream, work.device, strict=True) if other == stream) if work.has_devices else ()
+        if stream != placement.stream[task] and all(device == work.device[task] for device in users):
             yield Placement(placement.order, (*placement.stream[:task], stream, *placement.stream[task + 1 :]))
 
 

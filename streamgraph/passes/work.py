@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Literal
 
-from streamgraph.model import HOST, MAIN, OUTPUT_PREFIX, Program
+from streamgraph.devices import of_tasks
+from streamgraph.model import CPU, DEVICE, HOST, MAIN, OUTPUT_PREFIX, Program
 from streamgraph.schedule import Lane
 from streamgraph.storages import Accesses
 
@@ -29,7 +30,7 @@ class Work:
     `bottom` is the longest path of costs from a task's start to the end of the program. `declared` is the topological order nearest to
     declaration order. `order` is the issue order that policies start from: `declared`, or the one in which the longest remaining path goes
     first; only then may a policy choose another. `results` are the tasks that make device outputs, `declared_results` those that were not
-    generated.
+    generated. `device` is the number of each task's device, 0 being that of `main`, and -1 for the host.
     """
 
     costs: tuple[float, ...]
@@ -43,6 +44,12 @@ class Work:
     may_reorder: bool
     results: frozenset[int]
     declared_results: frozenset[int]
+    device: tuple[int, ...]
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether tasks run on several devices."""
+        return max(self.device, default=0) > 0
 
     @property
     def free(self) -> tuple[int, ...]:
@@ -85,8 +92,10 @@ def work_of(
     results = [accesses.storages[s].producer for s in sorted(accesses.output_storages) if not accesses.storages[s].host]
     made = frozenset(task for task in results if task is not None)
     own = frozenset(task for task in made if not program.tasks[task].name.startswith(OUTPUT_PREFIX))
+    number = {CPU: -1, DEVICE: 0} | {name: place for place, name in enumerate(program.devices)}
+    device = tuple(number[name] for name in of_tasks(program))
     issue = declared if order == "declared" else topological(earlier, later, [-level for level in bottom])
-    return Work(tuple(costs), earlier, later, home, lanes, tuple(bottom), declared, issue, order == "auto", made, own)
+    return Work(tuple(costs), earlier, later, home, lanes, tuple(bottom), declared, issue, order == "auto", made, own, device)
 
 
 def topological(

@@ -17,11 +17,12 @@ from streamgraph.simulate import WAIT, TaskTime, Timeline, WaitTime
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A lane: its name, its priority if that is not normal, and how long it was busy, in microseconds."""
+    """A lane: its name, its priority if that is not normal, how long it was busy, in microseconds, and its GPU, if that has a name."""
 
     name: str
     priority: str
     busy: float
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,8 @@ def make_scene(schedule: Schedule, timeline: Timeline, limit: int) -> Scene:
         names.append(HOST)
     priority = {lane.name: lane.priority for lane in schedule.lanes}
     busy = dict(timeline.busy)
-    rows = tuple(Row(name, priority.get(name, "normal"), busy.get(name, 0.0)) for name in names)
+    device = schedule.device_of if schedule.program.devices else {}
+    rows = tuple(Row(name, priority.get(name, "normal"), busy.get(name, 0.0), device.get(name, "")) for name in names)
     row_of = {name: number for number, name in enumerate(names)}
     chunks, size = _chunks(timeline, names, limit)
     critical = {time.task for time in timeline.critical_path}

@@ -141,7 +141,8 @@ class _Picture:
     def _share(self, row: Row) -> str:
         end = self.timeline.makespan
         level = "" if row.priority == "normal" else f", {row.priority}"
-        return (f"{100 * row.busy / end:.0f}% busy" if end > 0 else "idle") + level
+        where = f"{row.device}, " if row.device else ""
+        return where + (f"{100 * row.busy / end:.0f}% busy" if end > 0 else "idle") + level
 
     def _lanes(self) -> list[str]:
         parts: list[str] = []
@@ -149,8 +150,9 @@ class _Picture:
         for index, row in enumerate(self.scene.rows):
             top = self.grid.row_top(index)
             priority = "" if row.priority == "normal" else f", {row.priority} priority"
+            where = f" on {row.device}" if row.device else ""
             content = [
-                title(f"lane {shown(row.name)}{priority}: busy {duration(row.busy)} of {duration(end)}"),
+                title(f"lane {shown(row.name)}{where}{priority}: busy {duration(row.busy)} of {duration(end)}"),
                 element("rect", class_="row", x=self.left, y=top, width=self.right - self.left, height=BAR, rx=3),
                 text(fitted(shown(row.name), LANE_CELLS), SIDE, top + 14, "lane"),
                 text(self._share(row), SIDE, top + 27, "quiet small"),

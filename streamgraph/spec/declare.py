@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from streamgraph.errors import Location, Problem, quoted
-from streamgraph.model import Family, Kind, Tensor, TensorType, parse_type
+from streamgraph.model import CPU, DEVICE, Family, Kind, Tensor, TensorType, is_gpu, parse_type
 from streamgraph.spec.interpolate import MOST_ITEMS, Keys, Scope, Unfit, combinations, count, interpolate, items_of, member, value_of
 from streamgraph.spec.reader import Document, Path
 from streamgraph.spec.schema import TensorForm
@@ -18,7 +18,7 @@ from streamgraph.views import Item, UntypedBase, parse_cut, view
 Report = Callable[[Problem], None]
 _MOST_DIMENSIONS = 64  # as in PyTorch
 _MOST_FORMS = 20_000_000
-_THIS_DEVICE = ("gpu", "cuda", "device", "default")
+_THIS_DEVICE = ("gpu", "cuda", "default")
 
 
 def read_keys(
@@ -213,12 +213,13 @@ class Declarations:
             return None
 
     def _device(self, spelled: str, form: TensorForm, path: Path) -> str:
-        if form.device is None or path[1] in self.broken or spelled == "cpu":
+        if form.device is None or path[1] in self.broken or spelled == CPU or is_gpu(spelled):
             return spelled
-        gpu = spelled in _THIS_DEVICE or spelled.startswith("cuda:")
-        remedy = "leave it out: a tensor is on the run's device unless it says cpu" if gpu else "write cpu for host memory, or leave it out"
+        remedy = "leave it out: a tensor is on the run's device unless it says otherwise" if spelled in (*_THIS_DEVICE, DEVICE) else (
+            "write cpu for host memory, cuda:1 for a certain GPU, or leave it out"
+        )
         self._report("SG105", f"tensor '{path[1]}' has the device '{quoted(spelled)}'", (*path, "device"), remedy)
-        return "device"
+        return DEVICE
 
     def _text(self, text: str, scope: Scope, path: Path) -> str | None:
         if "$" not in text or path in self._unfit:

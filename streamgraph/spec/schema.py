@@ -237,7 +237,7 @@ class TensorForm(_Form):
     kind: Literal["input", "buffer", "value", "resource"] | None = Field(
         None, description="input: the caller binds it; buffer: lives on (the default); value: a task returns it; resource: no tensor"
     )
-    device: _Word | None = Field(None, description="cpu for host memory; left out, the run's device")
+    device: _Word | None = Field(None, description="cpu for host memory, or a certain GPU: cuda:1; left out, the run's device")
     pinned: _Flag = Field(False, description="page-locked host memory, which copies need to overlap")
     view: _Word | None = Field(None, description="a part of another tensor: batch[0:2, :, 3]")
     each: _Each | None = Field(None, description="key to n (0..n-1), a..b, or a list: one member per item, called name@item")

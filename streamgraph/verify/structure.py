@@ -8,6 +8,7 @@ from itertools import combinations, product
 
 from typing_extensions import assert_never
 
+from streamgraph.devices import first_device, of_tasks
 from streamgraph.model import ENTRY, HOST, MAIN, Program
 from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Step, Wait
 from streamgraph.storages import Access, Accesses, Storage, meets
@@ -76,6 +77,7 @@ class _Reader:
 
     def __init__(self, schedule: Schedule, program: Program, accesses: Accesses) -> None:
         self.program, self.accesses, self.lane_of = program, accesses, schedule.lane_of
+        self.device_of_task, self.device_of_lane = of_tasks(program), {MAIN: first_device(program)}
         self.lanes = {lane.name for lane in schedule.lanes}
         self.storages = {storage.label: number for number, storage in enumerate(accesses.storages)}
         self.events = {step.event for step in schedule.steps if isinstance(step, Record)}
@@ -136,6 +138,12 @@ class _Reader:
         elif task.stream is not None and not task.host and lane != task.stream:
             text = f"'{name}' is pinned to stream '{task.stream}', but step {number} launches it on @{lane}"
             self.found.append(_structure(number, name, text, f"launch it @{task.stream}", name, lane))
+        if not task.host and lane != HOST:
+            own = self.device_of_task[index]
+            lanes = self.device_of_lane.setdefault(lane, own)
+            if own != lanes:
+                text = f"'{name}' belongs to {own}, but step {number} launches it on @{lane}, a stream of {lanes}"
+                self.found.append(_structure(number, name, text, "launch it on a lane of its device", name, lane))
 
     def _record(self, number: int, step: Record) -> None:
         event, lane, task = step.event, step.lane, step.task

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from streamgraph.executors.compiled import CompiledExecutor
-from streamgraph.executors.device import CudaDevice
+from streamgraph.executors.device import find
 from streamgraph.executors.eager import EagerExecutor
 from streamgraph.executors.graph import GraphExecutor
-from streamgraph.model import Program, Task
+from streamgraph.executors.lanes import LanesExecutor
+from streamgraph.model import CPU, DEVICE, Program, Task
 from streamgraph.operators import resolve
 from streamgraph.schedule import Schedule
 from tests.programs import mix_for
@@ -39,21 +40,28 @@ def delayed(ops: Callable[[Task], Callable[..., Any]], cycles: Mapping[str, int]
 
 def eager(schedule: Schedule, ops: Any = None) -> EagerExecutor:
     """An executor of a schedule that nobody has verified."""
-    device = CudaDevice()
+    device = find("cuda", schedule.program)
     operators = resolve(schedule.program, ops or mix_for(schedule.program, "cuda"), str(device.location), schedule.accesses)
     return EagerExecutor(schedule, operators, device)
 
 
 def compiled(schedule: Schedule, ops: Any = None) -> CompiledExecutor:
     """The compiled executor of a schedule that nobody has verified; its first run is the interpreter's."""
-    device = CudaDevice()
+    device = find("cuda", schedule.program)
     operators = resolve(schedule.program, ops or mix_for(schedule.program, "cuda"), str(device.location), schedule.accesses)
     return CompiledExecutor(schedule, operators, device)
 
 
+def threaded(schedule: Schedule, ops: Any = None) -> LanesExecutor:
+    """The executor with a thread per lane of a schedule that nobody has verified."""
+    device = find("cuda", schedule.program)
+    operators = resolve(schedule.program, ops or mix_for(schedule.program, "cuda"), str(device.location), schedule.accesses)
+    return LanesExecutor(schedule, operators, device=device)
+
+
 def graphed(schedule: Schedule, ops: Any = None) -> GraphExecutor:
     """The graph executor of a schedule that nobody has verified; its first run is the interpreter's."""
-    device = CudaDevice()
+    device = find("cuda", schedule.program)
     operators = resolve(schedule.program, ops or mix_for(schedule.program, "cuda"), str(device.location), schedule.accesses)
     return GraphExecutor(schedule, operators, device, 0, {})
 
@@ -61,11 +69,18 @@ def graphed(schedule: Schedule, ops: Any = None) -> GraphExecutor:
 def inputs_on_gpu(of: Program, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The same inputs where the program wants them. The copies are done when this returns."""
     placed = {
-        t.name: tensors[t.name].to("cuda") if t.device == "device" else tensors[t.name].pin_memory() if t.pinned else tensors[t.name]
+        t.name: tensors[t.name].to("cuda" if t.device == DEVICE else t.device) if t.device != CPU
+        else tensors[t.name].pin_memory() if t.pinned else tensors[t.name]
         for t in of.inputs
-    }
-    torch.cuda.synchronize()
+    }  # fmt: skip
+    at_rest(of)
     return placed
+
+
+def at_rest(of: Program) -> None:
+    """Wait for everything on the devices of the program."""
+    for device in of.devices or ("cuda",):
+        torch.cuda.synchronize(device)
 
 
 @dataclass
