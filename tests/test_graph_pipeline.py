@@ -73,7 +73,7 @@ def play(loop: Loop, seed: int, pace: float, counts: tuple[int, ...]) -> list[bo
     return verdicts
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6), inflight=st.integers(1, 3), pace=st.sampled_from([0.0, 0.3, 0.9]), count=st.integers(0, 14),
     again=st.integers(0, 5),

@@ -80,7 +80,7 @@ def test_the_pieces_of_a_schedule_order_what_the_plan_orders_and_nothing_else(se
     assert issued(schedule, made) == ordered(schedule)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), inflight=st.integers(1, 3))
 def test_every_event_of_an_iteration_has_been_issued_before_it_is_waited_for(seed: int, inflight: int) -> None:
     of = seeded(seed, tasks=12)

@@ -72,7 +72,7 @@ def play(schedule: Schedule, seed: int, pace: float, runs: int = 6) -> list[bool
     return verdicts
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6), streams=st.integers(1, 4), early=st.booleans(), pace=st.sampled_from([0.0, 0.3, 0.9]), all=st.booleans())
 def test_host_tasks_between_replayed_parts_give_the_reference(seed: int, streams: int, early: bool, pace: float, all: bool) -> None:
     of = seeded(seed, tasks=10)
