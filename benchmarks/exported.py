@@ -157,7 +157,8 @@ class _Conversion:
                 continue
             pending.pop()
             if last not in copies:
-                copies[last] = inside.node_copy(last, copies.__getitem__)
+                args, kwargs = (fx.node.map_arg(given, copies.__getitem__) for given in (last.args, last.kwargs))
+                copies[last] = inside.create_node("call_function", last.target, args, kwargs)  # a copy would keep its name
         return copies[node]
 
     def _operator(self, inside: fx.Graph, group: list[fx.Node]) -> str:

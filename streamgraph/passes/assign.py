@@ -25,7 +25,7 @@ MOST_LANES = 8  # graph replay gains up to eight streams on an H200 and hardly b
 class Assignment:
     """`order`: tasks in issue order. `lane_of`: index into `lanes`, by declaration index; the host, if used, is the last lane.
 
-    `start` and `finish` are estimates in microseconds, by declaration index.
+    `start` and `finish` are estimates in microseconds, by declaration index. `high` is whether a policy chose the lanes of high priority.
     """
 
     order: tuple[int, ...]
@@ -33,6 +33,7 @@ class Assignment:
     lanes: tuple[Lane, ...]
     start: tuple[float, ...]
     finish: tuple[float, ...]
+    high: bool = False
 
     @property
     def makespan(self) -> float:
@@ -84,7 +85,7 @@ def fold(work: Work, placement: Placement, limit: int) -> Placement:
         lane = max(in_time, key=lambda lane: (free_at[lane], -lane)) if in_time else min(range(limit), key=free_at.__getitem__)
         free_at[lane] = max(end, free_at[lane] + busy)
         lane_of[stream] = lane
-    return Placement(placement.order, tuple(lane_of.get(stream, -1) for stream in placement.stream))
+    return Placement(placement.order, tuple(lane_of.get(stream, -1) for stream in placement.stream))  # no priorities: streams were mixed
 
 
 def settle(work: Work, placement: Placement) -> Assignment:
@@ -100,11 +101,12 @@ def settle(work: Work, placement: Placement) -> Assignment:
         host if home == ON_HOST else lane_of_stream[stream] if home == FREE else home
         for home, stream in zip(work.home, placement.stream, strict=True)
     )
-    critical = _critical_lane(work, lane_of) if len(used) > 1 else 0
-    if critical >= len(work.lanes):
-        lanes[critical] = Lane(lanes[critical].name, "high")
+    chosen = [lane_of_stream[stream] for stream in placement.high if stream in lane_of_stream]
+    for lane in chosen or ([_critical_lane(work, lane_of)] if len(used) > 1 else []):
+        if lane >= len(work.lanes):
+            lanes[lane] = Lane(lanes[lane].name, "high")
     start, finish = _play(work, placement.order, lane_of, host)
-    return Assignment(placement.order, lane_of, (*lanes, Lane(HOST)), start, finish)
+    return Assignment(placement.order, lane_of, (*lanes, Lane(HOST)), start, finish, bool(chosen))
 
 
 def _outputs_first(work: Work, placement: Placement, used: list[int]) -> None:
@@ -115,7 +117,7 @@ def _outputs_first(work: Work, placement: Placement, used: list[int]) -> None:
     for task in work.declared_results:
         if placement.stream[task] >= 0:
             made[placement.stream[task]] += 1
-    best = max(used, key=lambda stream: (made[stream], -stream))
+    best = max(used, key=lambda stream: (made[stream], stream not in placement.high, -stream))
     place = used.index(best)
     used[0], used[place] = used[place], used[0]
 
