@@ -80,8 +80,8 @@ def choose(
 ) -> Choice:
     """The schedule of the best assignment. `draft` plans one to the end, `simulate` times it.
 
-    `model_error` is how far the times can be trusted, relative to them; `launch` is what the host needs for each task, in microseconds: nothing
-    in a captured graph, where lanes cost nothing either, so that there may be more.
+    `model_error` is how far the times can be trusted, relative to them; `launch` is what the host needs for each task, in microseconds:
+    nothing in a captured graph, where lanes cost nothing either, so that there may be more.
     """
     most = streams if streams != "auto" else MOST_LANES if launch else MOST_CAPTURED
     if not work.free:

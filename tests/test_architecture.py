@@ -55,6 +55,7 @@ LAYERS = (
     "prefetch",
     "compare doctor calibration",
     "bench",
+    "tune",
     "commands",
     "cli",
 )

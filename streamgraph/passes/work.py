@@ -54,8 +54,8 @@ class Work:
 class Placement:
     """What a policy decides: an issue order, and for each free task the number of its stream, 0 being `main`; others have -1.
 
-    A policy that knows no bound may number more streams than there may be: `assign.fold` puts them together. `high` are the streams, but for
-    `main`, whose kernels shall go first; without any, the lane of most of the critical path is.
+    A policy that knows no bound may number more streams than there may be: `assign.fold` puts them together. `high` are the streams, but
+    for `main`, whose kernels shall go first; without any, the lane of most of the critical path is.
     """
 
     order: tuple[int, ...]

@@ -1,11 +1,11 @@
 """Two priorities: the lanes of `critical_path`, each in two halves; tasks that nothing may delay run on the half of high priority.
 
-A GPU begins the blocks of a kernel on a stream of high priority before those of others that wait. So where kernels slow each other down, the
-tasks without slack (the critical path method of Kelley and Walker, 1959) should be the last to be slowed. Between the halves of a lane there
-are waits, which cost nothing in a captured graph, and host time elsewhere.
+A GPU begins the blocks of a kernel on a stream of high priority before those of others that wait. So where kernels slow each other down,
+the tasks without slack (the critical path method of Kelley and Walker, 1959) should be the last to be slowed. Between the halves of a lane
+there are waits, which cost nothing in a captured graph, and host time elsewhere.
 
-On an H200 this made captured NASNet-A large and PNASNet-5 large 4 to 6 % faster than the same lanes without priorities, and Inception-v3 and
-GoogLeNet between 1 % faster and 2 % slower (`benchmarks/networks.py`).
+On an H200 this made captured NASNet-A large and PNASNet-5 large 2 to 5 % faster than the same eight lanes without priorities, and
+Inception-v3 and GoogLeNet between 2 % faster and 2 % slower (benchmarks/RESULTS.md).
 """
 
 from __future__ import annotations
