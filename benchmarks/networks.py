@@ -1,6 +1,6 @@
 """How much do several streams gain on published networks, and is `policy="auto"` the best plan there is?
 
-Each subject's tasks are profiled on the device. Then every policy on 2 to 8 streams, one stream, and `auto` plan it for a CUDA graph, and
+Each subject's tasks are profiled on the device. Then every policy on 2 to 16 streams, one stream, and `auto` plan it for a CUDA graph, and
 all plans are captured and replayed in turn, beside the module itself in a one-stream graph. The fastest few, `auto` and one stream then
 meet once more, with more repeats: the best of thirty plans is partly luck.
 
@@ -31,7 +31,8 @@ from streamgraph.passes.policies import POLICIES
 from streamgraph.schedule import Schedule
 from streamgraph.simulate import simulate
 
-STREAMS = (2, 3, 4, 6, 8)
+STREAMS = (2, 4, 8, 16)
+PROMISING = 8  # plans that `streamgraph tune` would measure beside one stream and `auto`
 TARGETS = {"inception_v3": 1.60, "googlenet": 1.88, "nasnet_large": 2.00, "pnasnet_large": 1.72}
 FINALISTS = 3
 LEAD = 400_000  # clock cycles that the device is kept busy, in which the host issues a replay
@@ -54,17 +55,18 @@ class Plan:
 def candidates(case: Subject, machine: Machine) -> list[Plan]:
     """One stream, `auto`, and every policy on so many streams; equal ones once."""
 
-    def plan(policy: str, streams: int | str) -> Plan:
+    def plan(policy: str, streams: int | str, order: str = "declared") -> Plan:
         schedule = sg.plan(
-            case.program, policy=policy, streams=streams, costs=costs, machine=machine, issue="captured"  # type: ignore[arg-type]
+            case.program, policy=policy, streams=streams, order=order, costs=costs, machine=machine, issue="captured"  # type: ignore[arg-type]
         )
         predicted = simulate(schedule, costs, machine=machine, issue="captured").makespan
-        return Plan(policy, streams, schedule, predicted - machine.replay)  # when measured, the host is ahead
+        name = policy if order == "declared" else f"{policy}, order auto"
+        return Plan(name, streams, schedule, predicted - machine.replay)  # when measured, the host is ahead
 
     costs = case.costs
 
-    found = [plan("single", 1), plan("auto", "auto")]
-    seen = set()
+    found = [plan("single", 1), plan("auto", "auto"), plan("auto", "auto", "auto")]
+    seen = {one.schedule.steps for one in found}
     for policy in POLICIES:
         for streams in STREAMS if policy != "single" else ():
             made = plan(policy, streams)
@@ -129,6 +131,8 @@ class Found:
     best: float
     best_label: str
     module: float | None
+    tuned: float
+    tuned_label: str
 
 
 def measure(case: Subject, machine: Machine, repeats: int, paper: Paper, raw: Path | None) -> Found:
@@ -148,7 +152,9 @@ def measure(case: Subject, machine: Machine, repeats: int, paper: Paper, raw: Pa
         compiled = time.perf_counter()
         rough = replayed(calls, max(5, repeats // 3))
         medians = [statistics.median(times) for times in rough]
+        promising = sorted(range(1, len(plans)), key=lambda number: plans[number].predicted)[: PROMISING + 1]
         ranked = sorted(range(2, len(plans)), key=medians.__getitem__)[:FINALISTS]
+        ranked += [number for number in sorted(promising, key=medians.__getitem__)[:FINALISTS] if number > 1 and number not in ranked]
         finalists = [0, 1, *ranked, *range(len(plans), len(calls))]
         final = replayed([calls[number] for number in finalists], repeats)
         last = {number: statistics.median(times) for number, times in zip(finalists, final, strict=True)}
@@ -177,8 +183,15 @@ def measure(case: Subject, machine: Machine, repeats: int, paper: Paper, raw: Pa
         with gzip.open(raw / f"{case.name}.json.gz", "wt") as file:
             json.dump(data, file)
     best = min(ranked, key=last.__getitem__, default=1)
+    tuned = min((number for number in {1, *promising} if number in last), key=last.__getitem__)
     paper.failed |= bool(wrong)
-    return Found(last[0], last[1], last[best], plans[best].label, last[len(plans)] if case.module is not None else None)
+    module = last[len(plans)] if case.module is not None else None
+    return Found(last[0], last[1], last[best], plans[best].label, module, min(last[0], last[tuned]), plans[tuned].label)
+
+
+def base(one: Found) -> float:
+    """The faster of the two ways to run everything on one stream."""
+    return min(one.one, one.module or one.one)
 
 
 def main() -> None:
@@ -211,17 +224,19 @@ def main() -> None:
                 torch.cuda.empty_cache()
         module = f"{one.module / 1e3:.3f}" if one.module is not None else ""
         rows.append([name, module, f"{one.one / 1e3:.3f}", f"{one.auto / 1e3:.3f}", f"{one.best / 1e3:.3f}", one.best_label,
-                     f"{(one.module or one.one) / one.auto:.2f}", f"{one.one / one.auto:.2f}", f"{one.auto / one.best:.3f}"])  # fmt: skip
-    head = ["subject", "module, one stream, ms", "one stream", "auto", "best other", "which", "module / auto", "one stream / auto",
-            "auto / best"]  # fmt: skip
+                     f"{one.tuned / 1e3:.3f}", one.tuned_label, f"{base(one) / one.auto:.2f}", f"{base(one) / one.tuned:.2f}",
+                     f"{one.auto / min(one.best, one.auto):.3f}", f"{one.tuned / min(one.best, one.auto):.3f}"])  # fmt: skip
+    head = ["subject", "module, one stream, ms", "one stream", "auto", "best other", "which", "tuned", "which", "one stream / auto",
+            "one stream / tuned", "auto / best", "tuned / best"]  # fmt: skip
     paper.say(markdown(head, rows) + "\n")
     for name, one in found.items():
         if name in TARGETS:
-            gain = min(one.one, one.module or one.one) / one.auto
+            gain = base(one) / one.tuned
             paper.failed |= gain < TARGETS[name]
-            paper.say(f"- {name}: **{gain:.2f}x** the same operators on one stream, target {TARGETS[name]:.2f}x: "
-                      f"{'met' if gain >= TARGETS[name] else 'MISSED'}")  # fmt: skip
-    paper.target("auto against the best other plan, worst subject", max(one.auto / one.best for one in found.values()), 1.01)
+            paper.say(f"- {name}: **{gain:.2f}x** the same operators on one stream ({base(one) / one.auto:.2f}x without measuring), "
+                      f"target {TARGETS[name]:.2f}x: {'met' if gain >= TARGETS[name] else 'MISSED'}")  # fmt: skip
+    paper.target("auto against the best plan, worst subject", max(one.auto / min(one.best, one.auto) for one in found.values()), 1.01)
+    paper.target("tuned against the best plan, worst subject", max(one.tuned / min(one.best, one.auto) for one in found.values()), 1.01)
     paper.target("auto against one stream, worst subject", max(one.auto / one.one for one in found.values()), 1.01)
     paper.end(given.device)
 

@@ -3,6 +3,9 @@
 Per program each task is profiled alone (`streamgraph profile` does the same). Then every plan is simulated with these costs on the
 machine's profile, run by the eager executor, and replayed as one CUDA graph of its steps. A ratio of 1 is a perfect prediction.
 
+The host's speed is no property of a program, and on a shared machine it changes within minutes. So eager runs are predicted twice: with the
+issue times of the profile as they are, and scaled to the time of a plain loop of the same calls that took turns with the runs.
+
     python benchmarks/prediction.py                      on a GPU; measures the machine first
     python benchmarks/prediction.py --machine h200       with a shipped profile
     python benchmarks/prediction.py --small              small sizes, on the CPU as well, to see whether it runs
@@ -21,21 +24,17 @@ from typing import Any
 
 import torch
 from measure import Paper, environment, markdown, parser
+from networks import captured_runner
 from programs import SHAPES
 from subjects import SUBJECTS, Subject, subject
 
 import streamgraph as sg
 from streamgraph.calibration import measure_machine
-from streamgraph.calls import evaluate
 from streamgraph.cost import TaskCost
-from streamgraph.executors.measure import capture, replay_times
-from streamgraph.executors.memory import Memory
+from streamgraph.executors.measure import replay_times
 from streamgraph.executors.profile import plain_loop
 from streamgraph.machine import Machine, as_machine
-from streamgraph.model import HOST
-from streamgraph.operators import Operator
-from streamgraph.returned import run_copy
-from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Wait
+from streamgraph.schedule import Schedule
 from streamgraph.simulate import simulate
 
 STREAMS = (1, 2, 4)
@@ -75,61 +74,11 @@ def eager_times(case: Subject, schedules: Sequence[Schedule], repeats: int) -> t
     return [statistics.median(found) for found in walls], speed
 
 
-def captured(schedule: Schedule, operators: Sequence[Operator], inputs: dict[str, torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, object]:
-    """The schedule's steps as one CUDA graph, and what must live as long as it."""
-    location = torch.device("cuda", torch.cuda.current_device())
-    memory = Memory(schedule.program, schedule.accesses, location, 0)
-    named = {operator.call.task: operator for operator in operators}
-    number_of = {storage.label: number for number, storage in enumerate(schedule.accesses.storages)}
-    lanes = [lane.name for lane in schedule.lanes if lane.name != HOST]
-    memory.begin(inputs)  # the buffers must be there before the capture
-    kept: list[Any] = []
-    pinned: dict[int, torch.Tensor] = {}  # values in host memory, made by the warm run: a capture must not make any
-
-    def steps(streams: Sequence[torch.cuda.Stream]) -> None:
-        stream_of = dict(zip(lanes, streams, strict=True))
-        events: dict[str, torch.cuda.Event] = {}
-        cells = memory.begin(inputs)
-        for step in schedule.steps:
-            match step:
-                case Launch(task, lane):
-                    call, function = named[task].call, named[task].function
-                    with torch.cuda.stream(stream_of[lane]):
-                        if call.is_copy and call.returns and call.returns[0].storage in pinned:
-                            target = pinned[call.returns[0].storage]
-                            target.copy_(evaluate(call.positional[0], cells), non_blocking=True)
-                            returned: Any = (target,)
-                        elif call.is_copy:
-                            returned = run_copy(call, cells, location)
-                        else:
-                            positional, keywords = call.arguments(cells)
-                            result = function(*positional, **keywords)
-                            returned = result if call.returns_sequence else (result,)
-                    for place, tensor in zip(call.returns, returned, strict=False):
-                        cells[place.storage] = tensor
-                        if not tensor.is_cuda:
-                            pinned[place.storage] = tensor
-                case Record(event, lane, _) if lane != HOST:
-                    events[event] = torch.cuda.Event()
-                    events[event].record(stream_of[lane])
-                case Wait(event, lane, _) if event in events:
-                    stream_of[lane].wait_event(events[event])
-                case Release(storage, _, previous) if not previous:
-                    cells[number_of[storage]] = None
-                case Wait() | HostWait() | Release() | RecordStream() | Record():
-                    pass
-        kept.append(memory.outputs(cells))
-
-    with torch.no_grad():
-        steps([torch.cuda.current_stream()] * len(lanes))
-        torch.cuda.synchronize()
-        return capture(steps, len(lanes), location), (memory, kept, pinned)
-
-
 def captured_times(case: Subject, schedules: Sequence[Schedule], repeats: int) -> list[float]:
-    """Median microseconds of a replay, in turns."""
-    graphs = [captured(schedule, case.operators(schedule), case.inputs) for schedule in schedules]
-    return replay_times([graph for graph, _ in graphs], repeats)
+    """Median microseconds of a replay of the graph that a runner has captured, in turns."""
+    with ExitStack() as stack:
+        runners = [captured_runner(case, schedule, stack) for schedule in schedules]
+        return replay_times([runner._executor._graph for runner in runners], repeats)  # type: ignore[union-attr]
 
 
 def _synchronize(location: torch.device) -> None:
