@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from streamgraph.cost import COMPUTE, Costs
 
 YIELDED = 0.67  # what a kernel of lower priority counts for, beside one of high priority (fitted: benchmarks/RESULTS.md)
-SLOWEST = 6.0  # a kernel of lower priority keeps the blocks that it has begun: it is slowed by at most so many times what equals are
+SLOWEST = 6.0  # a kernel of lower priority keeps the blocks that it has begun: it slows down to no more than so many times what equals do
 
 
 class _Class:
@@ -82,11 +82,13 @@ class Contention:
         filled, kernels = normal.filled + high.filled, normal.kernels + high.kernels
         normal.slow = high.slow = equal = self._slow(filled, kernels, 0.0)
         if normal.kernels and high.kernels:
-            high.slow = min(equal, self._slow(high.filled, high.kernels, YIELDED * max(0.0, normal.filled)))
-            # Together they get as much done as if all had one priority.
-            left = filled / equal - high.filled / high.slow
-            if normal.filled > left * equal:
-                normal.slow = min(SLOWEST * equal, normal.filled / left) if left > 0 else SLOWEST * equal
+            alone = min(equal, self._slow(high.filled, high.kernels, YIELDED * max(0.0, normal.filled)))
+            # Together they get as much done as if all had one priority: what those of high priority gain the others lose, up to SLOWEST.
+            done = filled / equal
+            kept = max(done - high.filled / alone, normal.filled / (SLOWEST * equal))
+            if 0 < kept < normal.filled / equal and high.filled > 0:
+                normal.slow = normal.filled / kept
+                high.slow = high.filled / (done - kept)
 
     def _slow(self, filled: float, kernels: int, beside: float) -> float:
         others = filled * (1.0 - 1.0 / kernels) if kernels else 0.0  # what fills the device beside a kernel, on average
