@@ -35,7 +35,7 @@ STREAMS = (2, 4, 8, 16)
 PROMISING = 8  # plans that `streamgraph tune` would measure beside one stream and `auto`
 TARGETS = {"inception_v3": 1.60, "googlenet": 1.88, "nasnet_large": 2.00, "pnasnet_large": 1.72}
 FINALISTS = 3
-LEAD = 400_000  # clock cycles that the device is kept busy, in which the host issues a replay
+LEAD = 2_000_000  # clock cycles, some 1 ms, that the device is kept busy, in which the host issues a replay
 
 
 @dataclass(frozen=True)

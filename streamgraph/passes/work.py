@@ -17,7 +17,7 @@ from streamgraph.storages import Accesses
 if TYPE_CHECKING:
     import networkx as nx
 
-HANDOVER = 2.0  # microseconds that a record and a wait between two lanes add before the waiting kernel starts (docs/gpu.md)
+HANDOVER = 2.0  # microseconds that policies count for a record and a wait: the host's, as a device hands over in less than 0.1
 FREE, ON_HOST = -2, -1
 
 
