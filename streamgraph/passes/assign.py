@@ -18,7 +18,7 @@ from streamgraph.storages import Accesses
 if TYPE_CHECKING:
     import networkx as nx
 
-MOST_LANES = 8  # graph replay gains up to eight streams on an H200 and hardly beyond (docs/gpu.md)
+MOST_LANES = 8  # graph replay gains up to eight streams on an H200 and hardly beyond (benchmarks/RESULTS.md)
 
 
 @dataclass(frozen=True, slots=True)

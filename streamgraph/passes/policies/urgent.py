@@ -4,8 +4,8 @@ A GPU begins the blocks of a kernel on a stream of high priority before those of
 the tasks without slack (the critical path method of Kelley and Walker, 1959) should be the last to be slowed. Between the halves of a lane
 there are waits, which cost nothing in a captured graph, and host time elsewhere.
 
-On an H200 this made captured NASNet-A large and PNASNet-5 large 2 to 5 % faster than the same eight lanes without priorities, and
-Inception-v3 and GoogLeNet between 2 % faster and 2 % slower (benchmarks/RESULTS.md).
+On an H200 captured PNASNet-5 large became 4 % faster than on the same lanes without priorities, NASNet-A large and Inception-v3 1 %,
+GoogLeNet 2 % slower (benchmarks/RESULTS.md).
 """
 
 from __future__ import annotations
