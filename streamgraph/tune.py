@@ -20,7 +20,7 @@ from streamgraph.cost import Measured
 from streamgraph.machine import AnyMachine
 from streamgraph.passes.policies import POLICIES
 from streamgraph.plan import Issue, Order, Release, Spec, Streams, as_program, plan
-from streamgraph.portfolio import LANES, LARGE, Policy
+from streamgraph.portfolio import LANES, Policy
 from streamgraph.runner import ExecutorName, Runner
 from streamgraph.schedule import Schedule
 from streamgraph.simulate import simulate
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 FINALISTS = 3  # beside one stream and `auto`
 SHARE = 4  # the first round has one in so many of the repeats, and at least LEAST
 LEAST = 5
+PLANNED = 20_000  # tasks times numbers of lanes that every policy is tried with: planning should take no longer than measuring
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +135,8 @@ def tune(
 
 def _promising(candidate: Callable[[Policy, Streams], Candidate], streams: Streams, plans: int, tasks: int) -> list[Candidate]:
     """One stream, what `auto` chooses, and the plans with the shortest simulated makespans; equal plans once."""
-    counts = [count for count in sorted(LANES) if streams == "auto" or count <= streams] or [1]
-    if tasks > LARGE:
-        counts = counts[-1:]
+    counts = [count for count in LANES if streams == "auto" or count <= streams] or [1]
+    counts = counts[: max(1, PLANNED // max(tasks, 1))]
     fixed = [candidate("single", 1), candidate("auto", streams)]
     others = [candidate(policy, count) for policy in POLICIES if policy != "single" for count in counts]
     distinct: dict[object, Candidate] = {}
