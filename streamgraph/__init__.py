@@ -56,6 +56,7 @@ The map, in the order in which a program passes through; imports point from late
     prefetch     layers with weights in host memory -> a runner that streams them
     compare      sequential and planned on the same inputs: the first task that differs
     bench        every executor on the same inputs: how long a run takes, and which is worth it
+    tune         several plans in turn on the device: the fastest
     doctor       what this machine has
     calibration  what this machine costs: measured, a profile
     commands/    one module per group of commands

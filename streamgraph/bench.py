@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -58,8 +58,7 @@ class Measured:
 
     def beats(self, other: Measured) -> bool:
         """Whether it is worth it: by more than 2 %, and not just by luck."""
-        wins = sum(mine < its for mine, its in zip(self.times, other.times, strict=True))
-        return self.median < other.median * (1 - WORTH_IT) and wins >= OFTEN * len(self.times)
+        return beats(self.times, other.times)
 
 
 @dataclass(frozen=True)
@@ -118,11 +117,11 @@ def bench(
     def fresh() -> dict[str, torch.Tensor]:
         return {name: copied(value) if name in written else value for name, value in tensors.items()}
 
-    def prepared(executor: ExecutorName, stack: ExitStack) -> _Running:
+    def prepared(executor: ExecutorName, stack: ExitStack) -> Running:
         own = fresh()
         torch.manual_seed(seed)
         runner = stack.enter_context(Runner(schedule, own, ops=ops, device=device, executor=executor, seed=seed))
-        return _Running(runner, {name: own[name] for name in written}, location if on_gpu else None)
+        return Running(runner, {name: own[name] for name in written}, location if on_gpu else None)
 
     peaks: dict[str, int] = {}
     reasons: dict[str, str] = {}
@@ -131,7 +130,7 @@ def bench(
     with torch.random.fork_rng(devices=devices):
         with ExitStack() as stack:
             expected: dict[str, torch.Tensor] = {}
-            running: dict[ExecutorName, _Running] = {}
+            running: dict[ExecutorName, Running] = {}
             for executor in EXECUTORS:
                 try:
                     if on_gpu:
@@ -167,7 +166,7 @@ def bench(
     return Bench(schedule, str(location), repeats, tuple(rows), tuple(invented))
 
 
-class _Running:
+class Running:
     """A runner with inputs of its own."""
 
     def __init__(self, runner: Runner, written: Mapping[str, torch.Tensor], on_gpu: torch.device | None) -> None:
@@ -196,6 +195,12 @@ class _Running:
             import torch
 
             torch.cuda.synchronize(self.on_gpu)
+
+
+def beats(mine: Sequence[float], its: Sequence[float]) -> bool:
+    """Whether times are shorter than others, measured in the same rounds: by more than WORTH_IT, and OFTEN enough."""
+    wins = sum(one < other for one, other in zip(mine, its, strict=True))
+    return statistics.median(mine) < statistics.median(its) * (1 - WORTH_IT) and wins >= OFTEN * len(mine)
 
 
 def _numbered(runs: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

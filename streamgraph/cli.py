@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from streamgraph.commands import bench, compare, explain, profile, run, schedule, spec, start
+from streamgraph.commands import bench, compare, explain, profile, run, schedule, spec, start, tune
 from streamgraph.commands.report import FINE, INTERRUPTED, USAGE, Report
 
 PATH = """\
@@ -94,8 +94,8 @@ def cli(context: click.Context) -> None:
 
 
 for _command in (
-    start.init, spec.check, schedule.plan, explain.explain, schedule.draw, run.run, compare.compare, bench.bench, profile.profile,
-    explain.diff, spec.expand, spec.schema, start.doctor,
+    start.init, spec.check, schedule.plan, explain.explain, schedule.draw, run.run, compare.compare, bench.bench, tune.tune,
+    profile.profile, explain.diff, spec.expand, spec.schema, start.doctor,
 ):  # fmt: skip
     cli.add_command(_command)
 

@@ -15,6 +15,8 @@ from streamgraph.model import HOST
 from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Step, Wait
 from streamgraph.timeline import ENGINE, FIFO, ISSUE, START, WAIT, Played, WaitTime
 
+HIGH = "high"
+
 
 class _Lane:
     """A stream: how far it is and why (`held_by`, the launch `holder`), and what was issued to it and has not been run yet.
@@ -22,10 +24,10 @@ class _Lane:
     The queue holds (step number, step, time of issue, the launch that the host had last waited for).
     """
 
-    __slots__ = ("clock", "held_by", "holder", "joined", "name", "queue", "under_way")
+    __slots__ = ("clock", "held_by", "high", "holder", "joined", "name", "queue", "under_way")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, high: bool = False) -> None:
+        self.name, self.high = name, high
         self.clock = 0.0
         self.held_by, self.holder = START, -1
         self.joined = 0  # waits since the last launch
@@ -48,7 +50,7 @@ class Clock:
     def __init__(self, schedule: Schedule, steps: tuple[Step, ...], costs: Costs, machine: Machine, captured: bool) -> None:
         self.steps, self.costs, self.machine, self.captured = steps, costs, machine, captured
         self.index_of = schedule.program.index_of_task
-        self.lanes = {lane.name: _Lane(lane.name) for lane in schedule.lanes}
+        self.lanes = {lane.name: _Lane(lane.name, lane.priority == HIGH) for lane in schedule.lanes}
         self.handover = machine.captured_handover if captured else machine.handover
         self.branch = machine.captured_branch if captured else 0.0
         # The host.
@@ -87,8 +89,8 @@ class Clock:
                 for device, contention in self.contention.items():
                     if device != ends_on:
                         contention.pass_time(end - self.now)
+                number, lane = self.contention[ends_on].pop(end - self.now)
                 self.now = end
-                number, lane = self.contention[ends_on].pop()
                 self._finish(number, self.lanes[lane])
             elif self.timed:
                 time, is_start, number, lane = heappop(self.timed)
@@ -287,14 +289,14 @@ class Clock:
         else:
             self.held_by[number], self.holder[number] = lane.held_by, lane.holder
         self.start[number] = self.now
-        self.contention[self.device[task]].begin(task, number, lane.name)
+        self.contention[self.device[task]].begin(task, number, lane.name, lane.high)
         if engine != COMPUTE:
             self.on_engine[self.device[task], engine] = number
             heappush(self.timed, (self.now + self.costs.microseconds[task], 0, number, lane.name))
 
     def _finish(self, number: int, lane: _Lane) -> None:
         task = self.task_of[number]
-        self.contention[self.device[task]].end(task)
+        self.contention[self.device[task]].end(task, lane.high)
         self.end[number] = lane.clock = self.now
         lane.held_by, lane.holder = FIFO, number
         lane.under_way, lane.joined = False, 0

@@ -1,7 +1,8 @@
 """Contention: how fast the kernels run that run side by side. The model stands in `simulate`; this is its bookkeeping.
 
-All kernels slow down alike, so one virtual time is enough: it runs `slow` times as slowly as real time, and a kernel ends when virtual time
-has advanced by the kernel's own time. A start or an end costs one heap operation, however many kernels run.
+All kernels of one priority slow down alike, so one virtual time for each of the two is enough: it runs `slow` times as slowly as real time,
+and a kernel ends when its virtual time has advanced by the kernel's own time. A start or an end costs one heap operation, however many
+kernels run.
 """
 
 from __future__ import annotations
@@ -10,49 +11,85 @@ from heapq import heappop, heappush
 
 from streamgraph.cost import COMPUTE, Costs
 
+YIELDED = 0.67  # what a kernel of lower priority counts for, beside one of high priority (fitted: benchmarks/RESULTS.md)
+SLOWEST = 6.0  # a kernel of lower priority keeps the blocks that it has begun: it slows down to no more than so many times what equals do
+
+
+class _Class:
+    """The kernels of one priority that run now: their virtual time, how slowly it runs, and what they fill together."""
+
+    __slots__ = ("ends", "filled", "kernels", "slow", "virtual")
+
+    def __init__(self) -> None:
+        self.slow, self.virtual, self.filled, self.kernels = 1.0, 0.0, 0.0, 0
+        self.ends: list[tuple[float, int, str]] = []  # (virtual time of its end, launch number, lane)
+
 
 class Contention:
     """What runs on the device now."""
 
     def __init__(self, costs: Costs, interference: float) -> None:
         self.costs, self.interference = costs, interference
-        self.slow = 1.0
-        self._virtual = 0.0
-        self._filled = self._moved = 0.0  # sums of the shares of what runs
-        self._running = self._kernels = 0
-        self._ends: list[tuple[float, int, str]] = []  # (virtual time of its end, launch number, lane)
+        self._normal, self._high = _Class(), _Class()
+        self._next = self._normal
+        self._moved = 0.0  # the sum of the shares of the memory's bandwidth
+        self._running = 0
 
     def next_end(self, now: float) -> float | None:
         """When the next kernel ends, if nothing starts or ends before; None if no kernel runs."""
-        return max(now, now + (self._ends[0][0] - self._virtual) * self.slow) if self._ends else None
+        found: float | None = None
+        for one in (self._normal, self._high):
+            if one.ends:
+                end = max(now, now + (one.ends[0][0] - one.virtual) * one.slow)
+                if found is None or end < found:
+                    found, self._next = end, one
+        return found
 
-    def pop(self) -> tuple[int, str]:
-        """The launch number and lane of the kernel that ends next; the time is `next_end`."""
-        self._virtual, number, lane = heappop(self._ends)
+    def pop(self, time: float) -> tuple[int, str]:
+        """The launch number and lane of the kernel that ends next; `time` passes until `next_end`."""
+        self.pass_time(time)
+        self._next.virtual, number, lane = heappop(self._next.ends)
         return number, lane
 
     def pass_time(self, time: float) -> None:
         """So much real time goes by."""
-        self._virtual += time / self.slow
+        self._normal.virtual += time / self._normal.slow
+        self._high.virtual += time / self._high.slow
 
-    def begin(self, task: int, number: int, lane: str) -> None:
-        """A kernel or a copy starts; when a copy ends is the caller's business."""
-        self._change(task, 1)
+    def begin(self, task: int, number: int, lane: str, high: bool) -> None:
+        """A kernel or a copy starts, on a lane of high priority or not; when a copy ends is the caller's business."""
+        one = self._high if high else self._normal
+        self._change(task, 1, one)
         if self.costs.engine[task] == COMPUTE:
-            heappush(self._ends, (self._virtual + self.costs.microseconds[task], number, lane))
+            heappush(one.ends, (one.virtual + self.costs.microseconds[task], number, lane))
 
-    def end(self, task: int) -> None:
+    def end(self, task: int, high: bool) -> None:
         """It is done."""
-        self._change(task, -1)
+        self._change(task, -1, self._high if high else self._normal)
 
-    def _change(self, task: int, sign: int) -> None:
+    def _change(self, task: int, sign: int, one: _Class) -> None:
         self._running += sign
-        self._kernels += sign if self.costs.engine[task] == COMPUTE else 0
+        one.kernels += sign if self.costs.engine[task] == COMPUTE else 0
         if self._running == 0:
             # Sums start afresh, so that rounding does not add up over a long run.
-            self._filled = self._moved = self._virtual = 0.0
+            self._moved = 0.0
+            for each in (self._normal, self._high):
+                each.filled = each.virtual = 0.0
         else:
-            self._filled += sign * self.costs.fill[task] if self.costs.fill else 0.0
+            one.filled += sign * self.costs.fill[task] if self.costs.fill else 0.0
             self._moved += sign * self.costs.bandwidth[task] if self.costs.bandwidth else 0.0
-        others = self._filled * (1.0 - 1.0 / self._kernels) if self._kernels else 0.0  # what fills the device beside a kernel, on average
-        self.slow = max(1.0, self._filled, self._moved, 1.0 + self.interference * others)
+        normal, high = self._normal, self._high
+        filled, kernels = normal.filled + high.filled, normal.kernels + high.kernels
+        normal.slow = high.slow = equal = self._slow(filled, kernels, 0.0)
+        if normal.kernels and high.kernels:
+            alone = min(equal, self._slow(high.filled, high.kernels, YIELDED * max(0.0, normal.filled)))
+            # Together they get as much done as if all had one priority: what those of high priority gain the others lose, up to SLOWEST.
+            done = filled / equal
+            kept = max(done - high.filled / alone, normal.filled / (SLOWEST * equal))
+            if 0 < kept < normal.filled / equal and high.filled > 0:
+                normal.slow = normal.filled / kept
+                high.slow = high.filled / (done - kept)
+
+    def _slow(self, filled: float, kernels: int, beside: float) -> float:
+        others = filled * (1.0 - 1.0 / kernels) if kernels else 0.0  # what fills the device beside a kernel, on average
+        return max(1.0, filled, self._moved, 1.0 + self.interference * (others + beside))

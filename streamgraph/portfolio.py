@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 from streamgraph.passes.assign import MOST_LANES, Assignment, assign_work, settle
 from streamgraph.passes.moves import Link, all_moves, moves
 from streamgraph.passes.policies import POLICIES, PolicyName
+from streamgraph.passes.policies.urgent import split
 from streamgraph.passes.work import FREE, Placement, Work
 from streamgraph.render.fit import duration
 from streamgraph.schedule import Schedule
@@ -30,7 +31,9 @@ SHARE = 4  # one in so many of the trials left goes to the other issue order
 MOVES = 2_500  # tasks times trials of single moves
 SMALL = 10  # tasks up to which every single move is tried, not only those that concern the critical path
 STARTS = 3  # how many of the best trials are followed up first
-LANES = (4, 8, 6, 2, 3, 5, 7)  # in the order in which they are tried, while trials are left
+LANES = (4, 8, 6, 16, 2, 3, 12, 5, 7)  # in the order in which they are tried, while trials are left
+MOST_CAPTURED = 16  # eight lanes, and a twin of high priority for each
+SPLIT = 4  # how many of the best trials are tried with two priorities
 LEAST_GAIN = 0.01  # a profile that was never measured says nothing of its error
 EPSILON = 1e-6  # microseconds
 HELD: Mapping[str, Literal["lane", "wait", "issue", "start"]] = {FIFO: "lane", ENGINE: "lane", WAIT: "wait", ISSUE: "issue", START: "start"}
@@ -77,9 +80,10 @@ def choose(
 ) -> Choice:
     """The schedule of the best assignment. `draft` plans one to the end, `simulate` times it.
 
-    `model_error` is how far the times can be trusted, relative to them; `launch` is what the host needs for each task, in microseconds.
+    `model_error` is how far the times can be trusted, relative to them; `launch` is what the host needs for each task, in microseconds:
+    nothing in a captured graph, where lanes cost nothing either, so that there may be more.
     """
-    most = MOST_LANES if streams == "auto" else streams
+    most = streams if streams != "auto" else MOST_LANES if launch else MOST_CAPTURED
     if not work.free:
         return Choice(draft(assign_work(work, 1, "single")), ())
     if len(work.costs) > LARGE:
@@ -89,6 +93,7 @@ def choose(
         search.try_policies((policy,), [most] if streams != "auto" else _counts(work, most))
         return Choice(_best(search.tried[policy]).schedule, ())
     search.try_policies(tuple(POLICIES), _counts(work, most))
+    search.split()
     search.improve()
     best, alone = _best(search.trials), _best(search.tried["single"])
     trusted = max(model_error, LEAST_GAIN) * alone.makespan
@@ -150,6 +155,13 @@ class _Search:
         self.tried.setdefault(name, []).append(found)
         return found.makespan, name, work
 
+    def split(self) -> None:
+        """Try the best trials with two priorities, as the policy `urgent` does it with its own."""
+        for start in sorted(self.trials, key=lambda trial: (trial.makespan, trial.effort))[:SPLIT]:
+            placement = _placement(self.work, start.assignment)
+            if not placement.high and 2 * (max(placement.stream) + 1) <= self.most:
+                self.trial(start.policy, settle(self.work, split(self.work, placement)))
+
     def improve(self) -> None:
         """Walk from the best trials to better neighbours, while there are any and trials are left."""
         last = len(self.seen) + MOVES // len(self.work.costs)
@@ -190,7 +202,8 @@ def _placement(work: Work, assignment: Assignment) -> Placement:
     """The placement that settles into this assignment."""
     first = len(work.lanes) - 1
     stream = (max(lane - first, 0) if home == FREE else -1 for home, lane in zip(work.home, assignment.lane_of, strict=True))
-    return Placement(assignment.order, tuple(stream))
+    high = (number for number, lane in enumerate(assignment.lanes[first:]) if number and lane.priority == "high")
+    return Placement(assignment.order, tuple(stream), tuple(high) if assignment.high else ())
 
 
 def _best(trials: list[Trial]) -> Trial:

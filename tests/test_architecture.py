@@ -57,6 +57,7 @@ LAYERS = (
     "prefetch",
     "compare doctor calibration",
     "bench",
+    "tune",
     "commands",
     "cli",
 )

@@ -18,6 +18,7 @@ from streamgraph.model import Program
 from streamgraph.passes.assign import assign_work, fold
 from streamgraph.passes.policies import POLICIES
 from streamgraph.passes.policies.max_concurrency import maximum_matching, minimum_equivalent_graph
+from streamgraph.passes.policies.urgent import without_slack
 from streamgraph.passes.work import FREE, ON_HOST, Placement, Work, work_of
 from streamgraph.storages import trace
 from tests.programs import random_program
@@ -211,3 +212,32 @@ def test_folding_puts_streams_behind_each_other_that_do_not_overlap() -> None:
 def test_folding_changes_nothing_within_the_bound() -> None:
     placement = Placement((0, 1), (1, 0))
     assert fold(dag([], [1.0, 1.0]), placement, 2) is placement
+
+
+def test_urgent_tasks_are_those_that_may_not_be_late() -> None:
+    job = dag([(0, 1), (1, 3), (2, 3)], [10.0, 10.0, 5.0, 10.0])
+    assert without_slack(job) == {0, 1, 3}
+    assert without_slack(dag([(0, 1)], [0.0, 0.0])) == frozenset()
+
+
+def test_urgent_puts_them_on_lanes_of_high_priority_and_the_others_on_others() -> None:
+    job = dag([(0, 1), (1, 3), (2, 3)], [10.0, 10.0, 5.0, 10.0])
+    made = assign_work(job, 4, "urgent")
+    high = {made.lanes[lane].name for lane in made.lane_of if made.lanes[lane].priority == "high"}
+    assert {made.lanes[made.lane_of[task]].priority for task in (0, 1)} == {"high"} or "main" in {
+        made.lanes[made.lane_of[task]].name for task in (0, 1)
+    }
+    assert made.lanes[made.lane_of[2]].name not in high
+    assert len({made.lane_of[0], made.lane_of[2]}) == 2
+
+
+@settings(max_examples=60)
+@given(data=st.data(), limit=st.integers(1, 9))
+def test_lanes_of_high_priority_hold_no_task_with_slack(data: st.DataObject, limit: int) -> None:
+    job = work(random_program(lambda n: data.draw(st.integers(0, n - 1)), tasks=12))
+    made = assign_work(job, limit, "urgent")
+    if made.high:
+        urgent = without_slack(job)
+        for task in job.free:
+            if made.lanes[made.lane_of[task]].priority == "high":
+                assert task in urgent

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgraph.builder import Graph
+from streamgraph.contention import YIELDED
 from streamgraph.cost import Costs, TaskCost, task_costs
 from streamgraph.errors import ScheduleError
 from streamgraph.hazards import task_graph
@@ -87,11 +88,13 @@ def test_contention_never_shortens_a_run(seed: int, issue: str) -> None:
     assert free.makespan <= simulate(schedule, contended, issue=issue).makespan + 1e-6
 
 
-def side_by_side(*shares: tuple[float, float], cost: float = 100.0, interference: float = 0.0) -> Timeline:
-    """Tasks on lanes of their own, issued at once, each with a fill and a share of the bandwidth."""
+def side_by_side(*shares: tuple[float, float], cost: float = 100.0, interference: float = 0.0, high: Iterable[int] = ()) -> Timeline:
+    """Tasks on lanes of their own, issued at once, each with a fill and a share of the bandwidth; those in `high` have high priority."""
     names = [f"t{number}" for number in range(len(shares))]
     tasks = tuple(Task(name, "op", cost=cost) for name in names)
-    lanes = tuple(Lane("main" if number == 0 else f"s{number}") for number in range(len(shares)))
+    lanes = tuple(
+        Lane("main" if number == 0 else f"s{number}", "high" if number in set(high) else "normal") for number in range(len(shares))
+    )
     steps = tuple(Launch(name, lane.name) for name, lane in zip(names, lanes, strict=True))
     schedule = Schedule(Program("side by side", tasks=tasks), lanes, steps)
     fill, bandwidth = zip(*shares, strict=True)
@@ -113,6 +116,30 @@ def test_tasks_meet_by_chance_below_that_in_proportion_to_what_the_others_fill()
     assert close(side_by_side((1.0, 0.0), (1.0, 0.0), interference=0.5).makespan, 200.0)
     assert close(side_by_side((0.9, 0.0), interference=0.5).makespan, 100.0)
     assert close(side_by_side((0.0, 0.0), (0.0, 0.0), interference=0.5).makespan, 100.0)
+
+
+def test_tasks_of_high_priority_go_first_and_the_others_get_what_is_left() -> None:
+    # Together the two have 120 us of work for the device: the first is not slowed, the other does the rest of it.
+    ends = side_by_side((0.6, 0.0), (0.6, 0.0), high=[0]).time_of
+    assert close(ends["t0"].end, 100.0)
+    assert close(ends["t1"].end, 100.0 + 100.0 * (1.0 - 0.4 / 0.6))
+    met = side_by_side((0.3, 0.0), (0.3, 0.0), interference=0.5, high=[0]).time_of
+    assert close(met["t0"].end, 100.0 * (1.0 + 0.5 * YIELDED * 0.3))
+    assert met["t0"].end < met["t1"].end
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(0.05, 1.0), min_size=2, max_size=6), st.floats(0.0, 1.0), st.data())
+def test_priorities_keep_the_work_that_the_device_gets_done(fills: list[float], interference: float, data: st.DataObject) -> None:
+    high = data.draw(st.sets(st.integers(0, len(fills) - 1)))
+    shares = [(fill, 0.0) for fill in fills]
+    equal = side_by_side(*shares, interference=interference)
+    found = side_by_side(*shares, interference=interference, high=high)
+    if len(high) in (0, len(fills)):
+        assert found.makespan == equal.makespan
+    for number in high:
+        assert found.time_of[f"t{number}"].end <= equal.time_of[f"t{number}"].end + 1e-6
+    assert found.makespan >= max(100.0, 100.0 * sum(fills) - 1e-6)
 
 
 def test_a_task_runs_faster_again_when_the_one_beside_it_is_done() -> None:

@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 STDIN = "-"
 # As in `passes.policies`, which `--help` has no time to import; a test compares them.
-POLICY_NAMES = ("auto", "single", "critical_path", "earliest_free", "max_concurrency", "opara", "longest_path", "levels")
+POLICY_NAMES = ("auto", "single", "critical_path", "earliest_free", "max_concurrency", "opara", "longest_path", "levels", "urgent")
 _SAVED = re.compile(r'\s*\{\s*"streamgraph_schedule"')
 _PEEK = 4096
 

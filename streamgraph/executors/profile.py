@@ -81,6 +81,33 @@ def profile_tasks(
     return found
 
 
+def plain_loop(
+    schedule: Schedule, operators: Sequence[Operator], inputs: Mapping[str, torch.Tensor], location: torch.device, *, seed: int = 0
+) -> Callable[[], None]:
+    """The bare calls of all device tasks, one after another on the current stream, each on the tensors that it found in a first run.
+
+    How long it takes to return says how fast the host is now; against the sum of the profile's issue times, how much faster or slower than
+    it was then. What tasks change in place goes on changing with every call.
+    """
+    sequence = _Sequence(schedule, operators, inputs, location, seed)
+    calls: list[Call] = []
+
+    def once(name: str, call: Call) -> Any:
+        if not sequence.named[name].call.host:
+            calls.append(call)
+        return call()
+
+    with task_mode():
+        sequence.walk(once)
+
+    def loop() -> None:
+        with task_mode():
+            for call in calls:
+                call()
+
+    return loop
+
+
 def _in_place(sequence: _Sequence, timings: dict[str, Timing], rounds: int) -> Profile:
     """The second pass: the timings, corrected."""
     location = sequence.location

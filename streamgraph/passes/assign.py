@@ -19,14 +19,14 @@ from streamgraph.storages import Accesses
 if TYPE_CHECKING:
     import networkx as nx
 
-MOST_LANES = 8  # graph replay gains up to eight streams on an H200 and hardly beyond (docs/gpu.md)
+MOST_LANES = 8  # graph replay gains up to eight streams on an H200 and hardly beyond (benchmarks/RESULTS.md)
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """`order`: tasks in issue order. `lane_of`: index into `lanes`, by declaration index; the host, if used, is the last lane.
 
-    `start` and `finish` are estimates in microseconds, by declaration index.
+    `start` and `finish` are estimates in microseconds, by declaration index. `high` is whether a policy chose the lanes of high priority.
     """
 
     order: tuple[int, ...]
@@ -34,6 +34,7 @@ class Assignment:
     lanes: tuple[Lane, ...]
     start: tuple[float, ...]
     finish: tuple[float, ...]
+    high: bool = False
 
     @property
     def makespan(self) -> float:
@@ -68,7 +69,7 @@ def by_device(work: Work, placement: Placement) -> Placement:
     first = 0 if parts and parts[0][0] == 0 else 1
     number = {part: place for place, part in enumerate(parts, first)}
     stream = tuple(number.get(part, -1) for part in zip(work.device, placement.stream, strict=True))
-    return Placement(placement.order, stream)
+    return Placement(placement.order, stream, tuple(number[part] for part in parts if part[1] in placement.high))
 
 
 def fold(work: Work, placement: Placement, limit: int) -> Placement:
@@ -99,7 +100,7 @@ def fold(work: Work, placement: Placement, limit: int) -> Placement:
         lane = max(in_time, key=lambda lane: (free_at[lane], -lane)) if in_time else min(lanes, key=free_at.__getitem__)
         free_at[lane] = max(end, free_at[lane] + busy)
         lane_of[stream] = lane
-    return Placement(placement.order, tuple(lane_of.get(stream, -1) for stream in placement.stream))
+    return Placement(placement.order, tuple(lane_of.get(stream, -1) for stream in placement.stream))  # no priorities: streams were mixed
 
 
 def settle(work: Work, placement: Placement) -> Assignment:
@@ -115,11 +116,12 @@ def settle(work: Work, placement: Placement) -> Assignment:
         host if home == ON_HOST else lane_of_stream[stream] if home == FREE else home
         for home, stream in zip(work.home, placement.stream, strict=True)
     )
-    critical = _critical_lane(work, lane_of) if len(used) > 1 else 0
-    if critical >= len(work.lanes):
-        lanes[critical] = Lane(lanes[critical].name, "high")
+    chosen = [lane_of_stream[stream] for stream in placement.high if stream in lane_of_stream]
+    for lane in chosen or ([_critical_lane(work, lane_of)] if len(used) > 1 else []):
+        if lane >= len(work.lanes):
+            lanes[lane] = Lane(lanes[lane].name, "high")
     start, finish = _play(work, placement.order, lane_of, host)
-    return Assignment(placement.order, lane_of, (*lanes, Lane(HOST)), start, finish)
+    return Assignment(placement.order, lane_of, (*lanes, Lane(HOST)), start, finish, bool(chosen))
 
 
 def _outputs_first(work: Work, placement: Placement, used: list[int]) -> None:
@@ -131,7 +133,8 @@ def _outputs_first(work: Work, placement: Placement, used: list[int]) -> None:
         if placement.stream[task] >= 0:
             made[placement.stream[task]] += 1
     others = {stream for task, stream in enumerate(placement.stream) if work.device[task] > 0}
-    best = max((stream for stream in used if stream not in others), key=lambda stream: (made[stream], -stream))
+    here = [stream for stream in used if stream not in others]
+    best = max(here, key=lambda stream: (made[stream], stream not in placement.high, -stream))
     place = used.index(best)
     used[0], used[place] = used[place], used[0]
 

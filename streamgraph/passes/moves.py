@@ -8,7 +8,7 @@ Nowicki and Smutnicki, "A fast taboo search algorithm for the job shop problem",
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from streamgraph.passes.work import FREE, Placement, Work
@@ -60,7 +60,7 @@ def _swapped_with_main(work: Work, placement: Placement, stream: int) -> Iterato
     """This stream as `main`: what ends on `main` needs no wait before the caller can go on."""
     if stream > 0 and work.device[placement.stream.index(stream)] == 0:
         swap = {0: stream, stream: 0}
-        yield Placement(placement.order, tuple(swap.get(other, other) for other in placement.stream))
+        yield replace(placement, stream=tuple(swap.get(other, other) for other in placement.stream))
 
 
 def _streams(work: Work, placement: Placement, task: int, limit: int) -> Sequence[int]:
@@ -85,7 +85,7 @@ def _onto(work: Work, placement: Placement, task: int, streams: Sequence[int]) -
     for stream in streams:
         users = (its for other, its in zip(placement.stream, work.device, strict=True) if other == stream) if work.has_devices else ()
         if stream != placement.stream[task] and all(device == work.device[task] for device in users):
-            yield Placement(placement.order, (*placement.stream[:task], stream, *placement.stream[task + 1 :]))
+            yield replace(placement, stream=(*placement.stream[:task], stream, *placement.stream[task + 1 :]))
 
 
 def _earlier(work: Work, placement: Placement, task: int) -> Iterator[Placement]:
@@ -116,4 +116,4 @@ def _before(work: Work, placement: Placement, task: int, target: int) -> Iterato
     window = order[target : now + 1]
     pulled = [other for other in window if other in needed]
     rest = [other for other in window if other not in needed]
-    yield Placement((*order[:target], *pulled, *rest, *order[now + 1 :]), placement.stream)
+    yield replace(placement, order=(*order[:target], *pulled, *rest, *order[now + 1 :]))

@@ -18,7 +18,7 @@ from streamgraph.storages import Accesses
 if TYPE_CHECKING:
     import networkx as nx
 
-HANDOVER = 2.0  # microseconds that a record and a wait between two lanes add before the waiting kernel starts (docs/gpu.md)
+HANDOVER = 2.0  # microseconds that policies count for a record and a wait: the host's, as a device hands over in less than 0.1
 FREE, ON_HOST = -2, -1
 
 
@@ -61,11 +61,13 @@ class Work:
 class Placement:
     """What a policy decides: an issue order, and for each free task the number of its stream, 0 being `main`; others have -1.
 
-    A policy that knows no bound may number more streams than there may be: `assign.fold` puts them together.
+    A policy that knows no bound may number more streams than there may be: `assign.fold` puts them together. `high` are the streams, but
+    for `main`, whose kernels shall go first; without any, the lane of most of the critical path is.
     """
 
     order: tuple[int, ...]
     stream: tuple[int, ...]
+    high: tuple[int, ...] = ()
 
 
 def work_of(

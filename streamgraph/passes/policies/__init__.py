@@ -18,10 +18,11 @@ from streamgraph.passes.policies.longest_path import longest_path
 from streamgraph.passes.policies.max_concurrency import max_concurrency
 from streamgraph.passes.policies.opara import opara
 from streamgraph.passes.policies.single import single
+from streamgraph.passes.policies.urgent import urgent
 from streamgraph.passes.work import Placement, Work
 
 PolicyName: TypeAlias = Literal[
-    "single", "critical_path", "earliest_free", "max_concurrency", "opara", "longest_path", "levels"
+    "single", "critical_path", "earliest_free", "max_concurrency", "opara", "longest_path", "levels", "urgent"
 ]
 
 POLICIES: Mapping[PolicyName, Callable[[Work, int], Placement]] = {
@@ -32,4 +33,5 @@ POLICIES: Mapping[PolicyName, Callable[[Work, int], Placement]] = {
     "opara": opara,
     "longest_path": longest_path,
     "levels": levels,
+    "urgent": urgent,
 }
