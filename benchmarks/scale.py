@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 STAGES = ("check", "hazards", "graph", "cost", "assign", "sync", "lifetime", "emit")
 # Stage -> the functions that `streamgraph.plan` calls for it.
 PARTS = {
-    "check": ("as_program",), "hazards": ("trace", "find_hazards"), "graph": ("build_graph", "ensure_acyclic"), "cost": ("task_costs",),
+    "check": ("as_program",), "hazards": ("trace", "find_hazards"), "graph": ("build_dag", "ensure_acyclic"), "cost": ("task_costs",),
     "assign": ("work_of", "choose"), "sync": ("synchronize",), "lifetime": ("place_releases",), "emit": ("emit",), "verify": ("ensure",),
 }  # fmt: skip
 MOST_GROWTH = 12.0  # per tenfold size: linear with logarithms, not quadratic

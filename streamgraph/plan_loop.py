@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from streamgraph.errors import Problem, SpecError
-from streamgraph.hazards import build_graph, find_hazards
+from streamgraph.hazards import build_dag, find_hazards
 from streamgraph.iterations import PSEUDO, RESULT, Unrolled, split, unroll
 from streamgraph.loop import Back, Issue, Loop
 from streamgraph.model import ENTRY, HOST, Program, Stream
@@ -88,7 +88,7 @@ def _planned(
     written = unroll(program, tuple(lane_of), count, items, inflight)
     made = written.program
     accesses = trace(made)[0]
-    graph = build_graph(made, find_hazards(made, accesses))
+    dag = build_dag(made, find_hazards(made, accesses))
     index = {lane.name: number for number, lane in enumerate(lanes)}
     host = len(lanes) - 1
     placed = tuple(
@@ -96,12 +96,12 @@ def _planned(
     )
     zeros = (0.0,) * len(made.tasks)
     assignment = Assignment(tuple(range(len(made.tasks))), placed, lanes, zeros, zeros)
-    assert all(earlier < later for earlier, later in graph.edges), "bug in streamgraph: an iteration overtakes itself"
-    sync = synchronize(assignment, graph, accesses)
+    assert dag.is_in_order, "bug in streamgraph: an iteration overtakes itself"
+    sync = synchronize(assignment, dag, accesses)
     lifetimes = place_releases(assignment, accesses, sync, "default")
     edges = _held_too_long(written, assignment, accesses, lifetimes, inflight)
     if edges:
-        sync = synchronize(assignment, graph, accesses, edges)
+        sync = synchronize(assignment, dag, accesses, edges)
         lifetimes = place_releases(assignment, accesses, sync, "default")
     blocks = _relative(written, assignment, accesses, sync, lifetimes)
     return _folded(program, items, inflight, lanes, blocks)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from streamgraph.builder import Graph
-from streamgraph.hazards import build_graph, find_hazards
+from streamgraph.hazards import build_dag, find_hazards
 from streamgraph.iterations import PSEUDO, split, unroll
 from streamgraph.loop import Issue, Loop
 from streamgraph.passes.assign import Assignment
@@ -101,7 +101,7 @@ def written_out(loop: Loop, count: int) -> set[tuple[str, str]]:
     accesses = trace(made)[0]
     zeros = (0.0,) * len(made.tasks)
     assignment = Assignment(tuple(range(len(made.tasks))), places, loop.lanes, zeros, zeros)
-    sync = synchronize(assignment, build_graph(made, find_hazards(made, accesses)), accesses)
+    sync = synchronize(assignment, build_dag(made, find_hazards(made, accesses)), accesses)
     names = ["entry", *(task.name for task in made.tasks)]
     return {(names[e], names[n]) for n in range(1, len(names)) for e in sync.waits[n]}
 
