@@ -178,7 +178,7 @@ def build_dag(program: Program, hazards: tuple[Hazard, ...]) -> Dag:
 
 
 def build_graph(program: Program, hazards: tuple[Hazard, ...]) -> nx.DiGraph[int]:
-    """The DAG for users and networkx's algorithms: nodes are declaration indices with attribute `task`, edges carry `hazards`, a tuple that is never overwritten."""
+    """The DAG for users and networkx's algorithms: nodes are declaration indices with attribute `task`, edges carry `hazards`, a tuple."""
     import networkx as nx
 
     count = len(program.tasks)

@@ -156,11 +156,13 @@ class _Tracer:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.known = program.tensor_named
         self.storages: list[Storage] = []
         self.problems: list[Problem] = []
         self.current: dict[str, int] = {}  # base name -> storage of its newest version
         self.version: dict[str, int] = {}
         self.turn: dict[str, int] = {}
+        self.reading: dict[str, Access] = {}  # name -> the newest read of it: those that read the same share one
         self.written: dict[str, dict[Box | None, None]] = {}  # ring members: boxes known to have been written so far
         self.parts: dict[str, tuple[str, Box | None, bool, int]] = {}  # name -> base, box, whether it must be written first, turn
         self.must_write = {
@@ -195,7 +197,7 @@ class _Tracer:
                     self._existing(task, name, mode, entry.location, found)
         for entry in task.writes:
             for name in entry.tensors:
-                tensor = self.program.tensor_named.get(name)
+                tensor = self.known.get(name)
                 if tensor is None:
                     continue
                 if tensor.kind is Kind.VALUE or tensor.kind is Kind.INPUT:
@@ -223,10 +225,16 @@ class _Tracer:
             if mode is not Mode.WRITE and not self._covered(base, box, pieces):
                 self._too_early(task, name, mode, place)
             pieces[box] = None  # now it is written, or at least reported
-        found.append(Access(storage, box, mode, name, turn))
+        if mode is not Mode.READ:
+            found.append(Access(storage, box, mode, name, turn))
+            return
+        access = self.reading.get(name)
+        if access is None or access[0] != storage:
+            access = self.reading[name] = Access(storage, box, mode, name, turn)
+        found.append(access)
 
     def _part(self, name: str) -> tuple[str, Box | None, bool, int] | None:
-        tensor = self.program.tensor_named.get(name)
+        tensor = self.known.get(name)
         if tensor is None:
             return None
         base = tensor.base if tensor.base is not None else name
@@ -235,6 +243,8 @@ class _Tracer:
 
     def _box(self, tensor: Tensor) -> Box | None:
         if tensor.kind is Kind.VIEW:
+            if all(isinstance(part, tuple) for part in tensor.index):
+                return tensor.index  # type: ignore[return-value]  # as it stands: there may be millions of them
             return tuple((part, part + 1) if isinstance(part, int) else part for part in tensor.index)
         if tensor.type is not None and tensor.type.elements == 0:
             return tuple((0, size) for size in tensor.type.shape)  # holds no element, so it meets nothing

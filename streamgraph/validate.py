@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -113,11 +114,11 @@ def check(program: Program, places: Places | None = None, broken: Collection[str
     `places` gives locations for what has none of its own: `output:NAME` and `stream:NAME`. `broken` are tensors and families whose
     declaration is already reported; nothing follows from them.
     """
-    if len(program.tasks) > MOST_TASKS or sum(len(task.names()) for task in program.tasks) > MOST_ACCESSES:
+    tasks = _Tasks(program, frozenset(broken))
+    if len(program.tasks) > MOST_TASKS or tasks.accesses() > MOST_ACCESSES:
         message = f"a program has at most {MOST_TASKS} tasks and {MOST_ACCESSES} accesses"
         return (Problem("SG105", message, None, "make it smaller"),)
     found = [*_names(program, places or {}), *_tensors(program, broken), *_families(program, broken)]
-    tasks = _Tasks(program, frozenset(broken))
     found += tasks.check()
     found += _outputs(program, places or {}, broken, tasks.written)
     sound = tuple(family for family in program.families if (family.slots is None or family.slots > 0) and _whole(family))
@@ -131,9 +132,11 @@ def _whole(family: Family) -> bool:
 
 def _names(program: Program, places: Places) -> Iterator[Problem]:
     generated = {OUTPUT_PREFIX + output.name for output in program.outputs}
+    of_tensors = _are_plain(program.tensors, program.tensor_named, generated)
+    of_tasks = _are_plain(program.tasks, program.index_of_task, generated)
     sources = (
-        ("tensor", [(tensor.name, tensor.location) for tensor in program.tensors], True),
-        ("task", [(task.name, task.location) for task in program.tasks], True),
+        ("tensor", [] if of_tensors else [(tensor.name, tensor.location) for tensor in program.tensors], True),
+        ("task", [] if of_tasks else [(task.name, task.location) for task in program.tasks], True),
         ("stream", [(stream.name, places.get(f"stream:{stream.name}")) for stream in program.streams], False),
         ("output", [(output.name, places.get(OUTPUT_PREFIX + output.name)) for output in program.outputs], True),
         ("family", [(family.name, _place_of(program, family)) for family in program.families], False),
@@ -160,6 +163,17 @@ def _names(program: Program, places: Places) -> Iterator[Problem]:
             yield Problem("SG205", f"'{family.name}' names a tensor and a family of tensors", place, "rename one of the two")
 
 
+_PLAIN = re.compile(rf"(?!({'|'.join(sorted(RESERVED))})(@|\Z))[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*(@[A-Za-z0-9_]+)*\Z")
+
+
+def _are_plain(declared: Sequence[Tensor] | Sequence[Task], distinct: Collection[str], generated: Collection[str]) -> bool:
+    """Whether nothing can be wrong with all these names, so that none need be looked at by itself."""
+    if len(distinct) < len(declared) or (declared and len(max(distinct, key=len)) > LONGEST_NAME):
+        return False
+    matches = _PLAIN.match
+    return all(name in generated for name in [name for name in distinct if not matches(name)])
+
+
 def _place_of(program: Program, family: Family) -> Location | None:
     tensor = program.tensor_named.get(family.members[0]) if family.members else None
     return tensor.location if tensor is not None else None
@@ -167,9 +181,16 @@ def _place_of(program: Program, family: Family) -> Location | None:
 
 def _tensors(program: Program, broken: Collection[str]) -> Iterator[Problem]:
     for tensor in program.tensors:
+        kind = tensor.kind
+        if tensor.init is None and tensor.device == "device" and not tensor.pinned:  # most are like that: little can be wrong
+            if kind is Kind.VIEW:
+                if _fits(tensor, program.tensor_named.get(tensor.base or "")):
+                    continue
+            elif tensor.base is None and kind is not Kind.RESOURCE and (kind is not Kind.BUFFER or tensor.type is not None):
+                continue
         if _is_broken(tensor.name, broken):
             continue
-        where, kind = tensor.location, tensor.kind
+        where = tensor.location
         if kind is Kind.RESOURCE:
             given = [key for key, value in (("type", tensor.type), ("init", tensor.init), ("pinned", tensor.pinned)) if value]
             given += ["device"] if tensor.device != "device" else []
@@ -195,6 +216,20 @@ def _tensors(program: Program, broken: Collection[str]) -> Iterator[Problem]:
             yield Problem("SG212", f"'{tensor.name}' has a base, but is no view", where, "leave base out")
 
 
+def _fits(view: Tensor, base: Tensor | None) -> bool:
+    """Whether a view is a part of a tensor that can have parts."""
+    if base is None or base.type is None or base.kind is Kind.VIEW or base.kind is Kind.RESOURCE:
+        return False
+    shape = base.type.shape
+    if len(shape) != len(view.index):
+        return False
+    for part, size in zip(view.index, shape, strict=True):
+        start, stop = (part, part + 1) if isinstance(part, int) else part
+        if not 0 <= start <= stop <= size:
+            return False
+    return True
+
+
 def _view(program: Program, tensor: Tensor, broken: Collection[str]) -> Iterator[Problem]:
     base = program.tensor_named.get(tensor.base or "")
     if base is None:
@@ -207,12 +242,9 @@ def _view(program: Program, tensor: Tensor, broken: Collection[str]) -> Iterator
     elif base.type is None:
         remedy = f'declare {base.name}: {{type: "f32[8, 3]", kind: {base.kind.value}}}'
         yield Problem("SG307", f"a view of '{base.name}' needs its type", tensor.location, remedy)
-    else:
-        spans = [(part, part + 1) if isinstance(part, int) else part for part in tensor.index]
-        fits = len(spans) == len(base.type.shape)
-        if not fits or any(not 0 <= a <= b <= size for (a, b), size in zip(spans, base.type.shape, strict=True)):
-            message = f"view '{tensor.name}' does not fit '{base.name}', which is {base.type}"
-            yield Problem("SG208", message, tensor.location, "cut inside the shape of the base")
+    elif not _fits(tensor, base):
+        message = f"view '{tensor.name}' does not fit '{base.name}', which is {base.type}"
+        yield Problem("SG208", message, tensor.location, "cut inside the shape of the base")
 
 
 def _families(program: Program, broken: Collection[str]) -> Iterator[Problem]:
@@ -251,13 +283,28 @@ class _Tasks:
         self.hints = 0
         self.written: set[str] = set()
 
+    def accesses(self) -> int:
+        """How many there are."""
+        return sum(
+            len(entry.tensors) for task in self.program.tasks for group in (task.updates, task.reads, task.writes) for entry in group
+        )
+
     def check(self) -> list[Problem]:
         found: list[Problem] = []
+        known, written = self.program.tensor_named, self.written
         for number, task in enumerate(self.program.tasks):
-            found += self._accesses(task)
-            found += self._after(number, task)
-            found += self._keys(task)
-            if task.is_copy:
+            # What most tasks have is looked at here, and only what may be wrong with it by a method of its own.
+            names = [name for group in (task.updates, task.reads, task.writes) for entry in group for name in entry.tensors]
+            for entry in task.writes:
+                written.update(entry.tensors)
+            if len(set(names)) < len(names) or not all([name in known for name in names]):
+                found += self._accesses(task)
+            if task.after:
+                found += self._after(number, task)
+            cost, stream = task.cost, task.stream
+            if stream is not None or (cost is not None and not 0 <= cost < math.inf) or operator_fault(task.operator) is not None:
+                found += self._keys(task)
+            if task.operator == "copy" and task.is_copy:
                 found += self._copy(task)
         return found
 
@@ -269,8 +316,6 @@ class _Tasks:
                 for name in entry.tensors:
                     place = entry.location or task.location
                     tensor = known.get(name)
-                    if role == "writes":
-                        self.written.add(name)
                     if tensor is None and not _is_broken(name, self.broken):
                         yield _unknown(self.program, f"task '{task.name}' {role}", name, place, self._hint())
                     if name in seen:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from streamgraph.errors import SpecError
 from streamgraph.spec import json_schema, loads
 from streamgraph.spec import reader as reader_module
+from streamgraph.spec.document import Document, Map, Plain, Seq
 from streamgraph.spec.faults import check_form
-from streamgraph.spec.reader import Document, Map, Plain, Seq, read, read_mapping
+from streamgraph.spec.reader import read, read_mapping
 from streamgraph.spec.schema import typed
 
 PARSERS = [yaml.SafeLoader, *([yaml.CSafeLoader] if hasattr(yaml, "CSafeLoader") else [])]

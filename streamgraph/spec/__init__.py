@@ -1,6 +1,8 @@
 """The YAML front end: a spec's text becomes a Program.
 
-    reader       text -> plain data that knows its places
+    document     plain data that knows its places
+    syntax       where a text is no YAML -> a Problem with a remedy
+    reader       text -> a document
     schema       the form of that data, and the JSON Schema for editors
     faults       what does not fit the schema -> Problems; mends the data, so that the rest is still looked at
     interpolate  `$name`, `$(...)` and `each`
@@ -25,9 +27,10 @@ from typing import Any
 
 from streamgraph.errors import Problem, SpecError, by_place, collapsed
 from streamgraph.model import Program
+from streamgraph.spec.document import Document
 from streamgraph.spec.expand import expand_spec
 from streamgraph.spec.faults import check_form
-from streamgraph.spec.reader import Document, read, read_file, read_mapping
+from streamgraph.spec.reader import read, read_file, read_mapping
 from streamgraph.spec.schema import json_schema
 from streamgraph.spec.write import to_mapping, to_yaml
 from streamgraph.validate import check, finish

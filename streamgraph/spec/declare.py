@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from streamgraph.errors import Location, Problem, quoted
 from streamgraph.model import Family, Kind, Tensor, TensorType, parse_type
+from streamgraph.spec.document import Document, Path
 from streamgraph.spec.interpolate import MOST_ITEMS, Keys, Scope, Unfit, combinations, count, interpolate, items_of, member, value_of
-from streamgraph.spec.reader import Document, Path
 from streamgraph.spec.schema import TensorForm
 from streamgraph.validate import near
 from streamgraph.views import Item, UntypedBase, parse_cut, view

@@ -14,9 +14,9 @@ from typing import Any
 from streamgraph.errors import Location, Problem, quoted
 from streamgraph.model import OUTPUT_PREFIX, Argument, Kind, Output, Program, Stream, Task, Tensor, parse_time
 from streamgraph.spec.declare import Declarations, placed, read_keys, whole_number
+from streamgraph.spec.document import Document, Path
 from streamgraph.spec.faults import Checked
 from streamgraph.spec.interpolate import KEY, Scope, Unfit, combinations, interpolate, member
-from streamgraph.spec.reader import Document, Path
 from streamgraph.spec.resolve import Earlier, Members, Texts
 from streamgraph.spec.schema import Entry, Spec, TaskForm
 from streamgraph.spec.template import COPY, Template, frozen, make_template

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from streamgraph.errors import Problem, quoted
-from streamgraph.spec.reader import Document, Map, Path
+from streamgraph.spec.document import Document, Map, Path
 from streamgraph.spec.schema import Spec, StreamForm, TaskForm, TensorForm, described, whole
 from streamgraph.validate import near
 

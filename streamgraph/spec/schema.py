@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from pydantic_core import PydanticCustomError
 
 from streamgraph.errors import quoted
-from streamgraph.spec.reader import Path, Plain
+from streamgraph.spec.document import Path, Plain
 
 LARGEST_INTEGER = (1 << 63) - 1
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z")
