@@ -151,6 +151,16 @@ def seats(families: Iterable[Family]) -> dict[str, Seat]:
     return result
 
 
+class _Part:
+    """What a name stands for: a box of what its base stands for now, which may have to be written first (a ring's)."""
+
+    __slots__ = ("base", "box", "must_write", "read", "turn")
+
+    def __init__(self, base: str, box: Box | None, must_write: bool, turn: int) -> None:
+        self.base, self.box, self.must_write, self.turn = base, box, must_write, turn
+        self.read: Access | None = None  # the newest: tasks that read the same share it
+
+
 class _Tracer:
     """Walks the tasks once, keeping the storage that each name stands for now."""
 
@@ -162,9 +172,8 @@ class _Tracer:
         self.current: dict[str, int] = {}  # base name -> storage of its newest version
         self.version: dict[str, int] = {}
         self.turn: dict[str, int] = {}
-        self.reading: dict[str, Access] = {}  # name -> the newest read of it: those that read the same share one
         self.written: dict[str, dict[Box | None, None]] = {}  # ring members: boxes known to have been written so far
-        self.parts: dict[str, tuple[str, Box | None, bool, int]] = {}  # name -> base, box, whether it must be written first, turn
+        self.parts: dict[str, _Part] = {}  # by name
         self.must_write = {
             member for family in program.families if family.slots is not None for member in family.members
         }
@@ -215,30 +224,29 @@ class _Tracer:
         part = self.parts.get(name) or self._part(name)
         if part is None:
             return
-        base, box, must_write, turn = part
-        storage = self.current.get(base)
+        box = part.box
+        storage = self.current.get(part.base)
         if storage is None:
             self._too_early(task, name, mode, place)
             return
-        if must_write:
-            pieces = self.written.setdefault(base, {})
-            if mode is not Mode.WRITE and not self._covered(base, box, pieces):
+        if part.must_write:
+            pieces = self.written.setdefault(part.base, {})
+            if mode is not Mode.WRITE and not self._covered(part.base, box, pieces):
                 self._too_early(task, name, mode, place)
             pieces[box] = None  # now it is written, or at least reported
         if mode is not Mode.READ:
-            found.append(Access(storage, box, mode, name, turn))
+            found.append(Access(storage, box, mode, name, part.turn))
             return
-        access = self.reading.get(name)
-        if access is None or access[0] != storage:
-            access = self.reading[name] = Access(storage, box, mode, name, turn)
-        found.append(access)
+        if part.read is None or part.read[0] != storage:
+            part.read = Access(storage, box, mode, name, part.turn)
+        found.append(part.read)
 
-    def _part(self, name: str) -> tuple[str, Box | None, bool, int] | None:
+    def _part(self, name: str) -> _Part | None:
         tensor = self.known.get(name)
         if tensor is None:
             return None
         base = tensor.base if tensor.base is not None else name
-        part = self.parts[name] = base, self._box(tensor), base in self.must_write, self.turn.get(base, 0)
+        part = self.parts[name] = _Part(base, self._box(tensor), base in self.must_write, self.turn.get(base, 0))
         return part
 
     def _box(self, tensor: Tensor) -> Box | None:
