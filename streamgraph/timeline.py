@@ -167,7 +167,8 @@ class Timeline:
         """What the times rest on, in words: "measured costs of 12 of 14 tasks on 'h200'"."""
         measured = sum(self.costs.source[index] == MEASURED for index in self._played.task_of)
         said = f"measured costs of {measured} of {len(self._played.task_of)} tasks" if measured else "the tasks' costs"
-        return said if self.machine.name == DEFAULT_MACHINE else f"{said} on '{quoted(self.machine.name)}'"
+        said += "" if self.machine.name == DEFAULT_MACHINE else f" on '{quoted(self.machine.name)}'"
+        return f"{said}, as a CUDA graph" if self.issue == "captured" else said
 
     @property
     def speed_up(self) -> float:

@@ -54,10 +54,11 @@ class Planned:
 
     def written_out(self, count: int) -> tuple[Schedule, Timeline]:
         """The loop for `count` iterations as one schedule, and its simulated run."""
+        from streamgraph.plan import issue_of
         from streamgraph.simulate import simulate
 
         schedule = self.loop.schedule(count)
-        return schedule, simulate(schedule, self._costs(count), machine=self.options.machine)
+        return schedule, simulate(schedule, self._costs(count), machine=self.options.machine, issue=issue_of(self.options.executor))
 
     def period(self) -> tuple[float, float, str]:
         """Microseconds for one more iteration once the loop repeats, and for a run of its own; and what they come from."""
