@@ -293,4 +293,5 @@ def _shortened(lines: list[str]) -> list[str]:
 
 def _escaped(text: str) -> str:
     """Text that Markdown shows as it is: names hold no more than letters, digits and a few signs, which includes its underscores."""
-    return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>|#~" else sign for sign in text)
+    lead = "\\" if text.startswith(("- ", "+ ")) else ""  # which would begin a list inside the list
+    return lead + "".join(f"\\{sign}" if sign in "\\`*_{}[]<>|#~" else sign for sign in text)
