@@ -359,8 +359,10 @@ def test_a_schedule_of_many_steps_needs_no_recursion() -> None:
 
 
 def test_a_prediction_says_what_its_times_rest_on() -> None:
-    schedule = plan(graph("a: -> x | b: x -> y | c: y -> z"))
-    declared = replace(schedule.program, tasks=(replace(schedule.program.tasks[0], cost=5.0), *schedule.program.tasks[1:]))
+    declared = graph("a: -> x | b: x -> y | c: y -> z").program()
+    first, *rest = declared.tasks
+    declared = replace(declared, tasks=(first, *(replace(task, cost=None) for task in rest)))
+    schedule = plan(replace(declared, tasks=tuple(replace(task, cost=None) for task in declared.tasks)))
     assert simulate(schedule).basis == "sizes alone"
     assert simulate(plan(declared)).basis == "declared costs of 1 of 3 tasks, sizes for the rest"
     assert simulate(plan(declared), {"b": 2.0}).basis == "measured costs of 1 and declared costs of 1 of 3 tasks, sizes for the rest"
