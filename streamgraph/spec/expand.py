@@ -163,6 +163,13 @@ class _Expander:
             start = len(self.tasks)
             if name in self.failed:
                 continue
+            if form.each is None and form.tasks is None:  # as most are in a large file
+                template.updated.clear()
+                self._step()
+                self._task(template, scope, inherited, inherited.items)
+                if inherited.items:
+                    self.earlier.stands_for(name, start)
+                continue
             keys = read_keys(form.each, scope, self.document, here, self.report) if form.each is not None else ()
             if keys is None:
                 self._gave_up(template)
@@ -172,9 +179,7 @@ class _Expander:
             for items in combinations(keys):
                 inner = {**scope, **dict(zip(names, items, strict=True))} if keys else scope
                 first = len(self.tasks)
-                self.steps += 1  # groups can go round without making a task
-                if self.steps > MOST_TASKS:
-                    raise _TooLarge
+                self._step()
                 all_items = inherited.items + items
                 if form.tasks is None:
                     self._task(template, inner, inherited, all_items)
@@ -189,6 +194,11 @@ class _Expander:
                     self.earlier.stands_for(member(name, inherited.items), start)
             if keys and form.tasks is None:
                 self._interleaving(template, names, shared)
+
+    def _step(self) -> None:
+        self.steps += 1  # groups can go round without making a task
+        if self.steps > MOST_TASKS:
+            raise _TooLarge
 
     def _interleaving(self, template: Template, keys: tuple[str, ...], shared: dict[str, list[tuple[Template, tuple[str, ...]]]]) -> None:
         for tensor, times in template.updated.items():

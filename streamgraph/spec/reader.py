@@ -88,9 +88,10 @@ def read(text: str, file: str) -> Document:
         raise SpecError(Problem("SG010", what, location(file, lines, (line, column, 1)), "remove it, or write it as an escape in quotes"))
     builder = _Builder(file, lines)
     try:
-        next_event, take = _PARSER(text).get_event, builder.take  # `yaml.parse` asks twice for each event
-        while (event := next_event()) is not None and take(event):
-            pass
+        next_event, take, scalar = _PARSER(text).get_event, builder.take, builder.scalar  # `yaml.parse` asks twice for each event
+        while (event := next_event()) is not None:
+            if not (scalar(event) if type(event) is ScalarEvent else take(event)):
+                break
     except yaml.YAMLError as error:
         builder.problems.append(syntax_problem(error, file, lines, DEEPEST))
     if not builder.problems and not isinstance(builder.root, Map):
@@ -118,10 +119,8 @@ class _Builder:
         self.problems.append(Problem(code, message, location(self.file, self.lines, spot), remedy, related))
 
     def take(self, event: Any) -> bool:
-        """Take one event; False when reading on makes no sense."""
+        """Take one event that is no scalar; False when reading on makes no sense."""
         kind = type(event)
-        if kind is ScalarEvent:
-            return self._scalar(event)
         if kind is MappingStartEvent or kind is SequenceStartEvent:
             return self._open(event)
         if kind is MappingEndEvent or kind is SequenceEndEvent:
@@ -140,8 +139,11 @@ class _Builder:
                 return False
         return True
 
-    def _scalar(self, event: Any) -> bool:
-        spot, value = _spot(event), event.value
+    def scalar(self, event: Any) -> bool:
+        """Take a scalar, as most events are: nothing is called here that can be written out."""
+        value, start, end = event.value, event.start_mark, event.end_mark
+        line, column = start.line, start.column
+        spot = (line, column, end.column - column or 1) if end.line == line else (line, column, 1)
         if event.tag is not None or event.anchor is not None:
             self._properties(event, spot)
         waits_for_key = self.key is None and type(self.top) is Map
@@ -156,9 +158,15 @@ class _Builder:
             return True
         if not event.style and event.implicit[0]:  # the style of a plain scalar is None or "", by parser
             value = None if value in _NULL else Plain(value)
-        if type(self.top) is Seq:  # as `_add` does it: half of all values stand in lists
-            self.top.append(value)
-            self.top.spots.append(spot)
+        top = self.top
+        if type(top) is Seq:
+            top.append(value)
+            top.spots.append(spot)
+        elif type(top) is Map and self.key is not None and self.key[0] not in top:
+            key, key_spot = self.key
+            self.key = None
+            top[key] = value
+            top.spots[key] = (key_spot, spot)
         else:
             self._add(value, spot)
         return True
