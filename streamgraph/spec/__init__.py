@@ -17,14 +17,13 @@ A spec is data. Nothing here imports what a spec names.
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streamgraph.collector import uncollected
 from streamgraph.errors import Problem, SpecError, by_place, collapsed
 from streamgraph.model import Program
 from streamgraph.spec.document import Document
@@ -46,35 +45,23 @@ class Loaded:
     warnings: tuple[Problem, ...] = ()
 
 
+@uncollected
 def load(source: str | os.PathLike[str] | Mapping[str, Any], params: Mapping[str, object] | None = None) -> Loaded:
     """The program in a file, or in a mapping of the same form. `params` override those of the spec.
 
     Raises:
         SpecError: everything that is wrong, each with its place, its line and a remedy.
     """
-    with _uncollected():
-        if isinstance(source, Mapping):
-            return _program(read_mapping(source), params, "program")
-        name = os.fspath(source)
-        return _program(read(read_file(source), name), params, Path(name).name.partition(".")[0] or "program")
+    if isinstance(source, Mapping):
+        return _program(read_mapping(source), params, "program")
+    name = os.fspath(source)
+    return _program(read(read_file(source), name), params, Path(name).name.partition(".")[0] or "program")
 
 
+@uncollected
 def loads(text: str, file: str = "<spec>", params: Mapping[str, object] | None = None) -> Loaded:
     """The program in a text; `file` is what messages call it. Raises as `load` does."""
-    with _uncollected():
-        return _program(read(text, file), params, "program")
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    # Data and program have no cycles, but the collector would walk them again and again while they grow: twice the time of a large spec.
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
+    return _program(read(text, file), params, "program")
 
 
 def _program(document: Document, params: Mapping[str, object] | None, name: str) -> Loaded:

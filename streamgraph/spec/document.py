@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -24,7 +25,6 @@ class Map(dict[str, Any]):
     __slots__ = ("spots",)
 
     def __init__(self) -> None:
-        super().__init__()
         self.spots: dict[str, tuple[Spot, Spot]] = {}
 
 
@@ -34,7 +34,6 @@ class Seq(list[Any]):
     __slots__ = ("spots",)
 
     def __init__(self) -> None:
-        super().__init__()
         self.spots: list[Spot] = []
 
 
@@ -59,6 +58,23 @@ class Document:
     def key_place(self, path: Path) -> Location | None:
         """Where the key of the value at `path` stands, or the nearest thing around it that has a place."""
         return self._place(path, 0)
+
+    def places(self, key: str, paths: Sequence[Path]) -> list[Location | None]:
+        """Where several things below one key stand: `place` of each, for little more than one."""
+        outer, around = self._find((key,), 1)
+        found: list[Location | None] = []
+        for path in paths:
+            node, spot = outer, around
+            for part in path:
+                if type(node) is Seq and isinstance(part, int) and part < len(node.spots):
+                    spot = node.spots[part]
+                elif type(node) is Map and part in node.spots:
+                    spot = node.spots[part][1]
+                else:
+                    break
+                node = node[part]
+            found.append(None if spot is None else location(self.file, self.lines, spot))
+        return found
 
     def _place(self, path: Path, side: int) -> Location | None:
         spot = self._find(path, side)[1]

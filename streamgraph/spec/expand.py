@@ -157,9 +157,11 @@ class _Expander:
         shared: dict[str, list[tuple[Template, tuple[str, ...]]]] = {}
         for name, form in forms.items():
             here: Path = (*path, "tasks", name)
-            template = self.templates.get(here)
+            template = self.templates.get(here) if path else None
             if template is None:
-                template = self.templates[here] = make_template(name, form, here, self.document, self.mended, self.report)
+                template = make_template(name, form, here, self.document, self.mended, self.report)
+                if path:  # a group comes round again, the top level does not
+                    self.templates[here] = template
             start = len(self.tasks)
             if name in self.failed:
                 continue

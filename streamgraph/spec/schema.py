@@ -22,6 +22,7 @@ _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z")
 _NUMBER = re.compile(
     r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?0[xo][0-9a-fA-F]+|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"
 )
+_NUMERIC = frozenset("+-.0123456789")
 _FLAGS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
@@ -56,7 +57,8 @@ def described(value: object) -> str:
 
 def text(value: object, what: str = "text", at: Path = ()) -> str:
     """A text as it was written. Numbers and flags are not texts unless quoted: `run: 3` is a slip, `on` and `12:30` are texts."""
-    if not isinstance(value, str) or (isinstance(value, Plain) and (value in _FLAGS or _NUMBER.match(value))):
+    # Names make up most of a large spec, and what begins like a name is no number.
+    if not isinstance(value, str) or (type(value) is Plain and (value in _FLAGS or (value[:1] in _NUMERIC and _NUMBER.match(value)))):
         remedy = "quote it if it is meant as text" if isinstance(value, (Plain, int, float)) else None
         raise wrong("SG103", f"expected {what}, got {described(value)}", remedy, at)
     return str(value)

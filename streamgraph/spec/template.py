@@ -72,9 +72,10 @@ def _entries(
         pairs = [("reads", Entry((match[1],)), place), ("writes", Entry((match[2],)), place)]
     else:
         pairs = [
-            (role, entry, here.place((role, *entry.at)))
+            (role, entry, place)
             for role, entries in (("updates", form.updates), ("reads", form.reads), ("writes", form.writes))
-            for entry in entries
+            if entries
+            for entry, place in zip(entries, here.places(role, [entry.at for entry in entries]), strict=True)
         ]
     for role, entry, place in pairs:
         fixed = not any("$" in text or "*" in text for text in entry.names)
