@@ -8,10 +8,10 @@ from typing import Any
 
 from streamgraph.errors import Problem, SpecError, quoted
 from streamgraph.model import ENTRY, EXIT, HOST
+from streamgraph.names import near
 from streamgraph.paths import Link, Paths, path_to
 from streamgraph.schedule import HostWait, Reason, Record, RecordStream, Release, Schedule, Step, Wait
 from streamgraph.storages import Access, Mode, meets
-from streamgraph.validate import near
 
 USERS = 5  # tasks named for a tensor
 SHOWN = 40  # relations told in each direction; all of them are in `Explanation.relations`

@@ -20,12 +20,12 @@ from streamgraph.errors import DeviceError, Problem, RunnerError, SpecError, quo
 from streamgraph.looping import Looper
 from streamgraph.machine import AnyMachine
 from streamgraph.model import OUTPUT_PREFIX, Kind, Output, Program
+from streamgraph.names import near
 from streamgraph.plan import Issue, Order, Release, Spec, Streams, as_program, issue_of, plan
 from streamgraph.portfolio import Policy
 from streamgraph.rebind import Binder
 from streamgraph.result import Result
 from streamgraph.schedule import Schedule
-from streamgraph.validate import near
 
 if TYPE_CHECKING:
     from streamgraph.executors import Executor

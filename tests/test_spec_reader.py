@@ -16,7 +16,7 @@ from streamgraph.spec import reader as reader_module
 from streamgraph.spec.document import Document, Map, Plain, Seq
 from streamgraph.spec.faults import check_form
 from streamgraph.spec.reader import read, read_mapping
-from streamgraph.spec.schema import typed
+from streamgraph.spec.values import typed
 
 PARSERS = [yaml.SafeLoader, *([yaml.CSafeLoader] if hasattr(yaml, "CSafeLoader") else [])]
 

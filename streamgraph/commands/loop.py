@@ -110,7 +110,7 @@ def loop_of(report: Report, schedule: Schedule, options: Planning, items: tuple[
 
 
 def _inputs(program: Program, items: tuple[str, ...]) -> frozenset[str]:
-    from streamgraph.validate import near
+    from streamgraph.names import near
 
     known = {tensor.name for tensor in program.inputs}
     families = {f"{family.name}@*": family.members for family in program.families}

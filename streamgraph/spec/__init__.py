@@ -3,11 +3,13 @@
     document     plain data that knows its places
     syntax       where a text is no YAML -> a Problem with a remedy
     reader       text -> a document
+    values       what a place may hold -> its long form
     schema       the form of that data, and the JSON Schema for editors
     faults       what does not fit the schema -> Problems; mends the data, so that the rest is still looked at
     interpolate  `$name`, `$(...)` and `each`
     declare      tensors: types, families, views
     template     one entry of `tasks`: what all of its members share
+    filling      texts with `$` -> those of one member
     resolve      names that stand for several things: families, groups, `name@*`
     expand       tasks, group by group and item by item; -> Program
     write        Program -> YAML, in its expanded form

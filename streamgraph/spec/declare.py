@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 
 from streamgraph.errors import Location, Problem, quoted
 from streamgraph.model import Family, Kind, Tensor, TensorType, parse_type
+from streamgraph.names import near
 from streamgraph.spec.document import Document, Path
 from streamgraph.spec.interpolate import MOST_ITEMS, Keys, Scope, Unfit, combinations, count, interpolate, items_of, member, value_of
 from streamgraph.spec.schema import TensorForm
-from streamgraph.validate import near
 from streamgraph.views import Item, UntypedBase, parse_cut, view
 
 Report = Callable[[Problem], None]

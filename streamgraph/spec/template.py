@@ -14,7 +14,8 @@ from streamgraph.spec.declare import Report
 from streamgraph.spec.document import Document, Path, Plain
 from streamgraph.spec.interpolate import Scope, interpolate, value_of
 from streamgraph.spec.resolve import Texts
-from streamgraph.spec.schema import Entry, TaskForm
+from streamgraph.spec.schema import TaskForm
+from streamgraph.spec.values import Entry
 
 COPY = re.compile(r"\s*(\S+)\s*->\s*(\S+)\s*\Z")
 _NOT_OF_A_GROUP = ("reads", "writes", "updates", "const", "cost", "host")
