@@ -18,11 +18,12 @@ _WIDTH = 1 << _BITS  # bins that fit into one of the next level
 
 
 class Entry(NamedTuple):
-    """A task that touched `box` on its turn."""
+    """A task that touched `box` on its turn. `place` is the frontier's own: the level and number of its bin, and its key there."""
 
     box: Box
     task: int
     turn: int
+    place: tuple[int, int, int] = (-1, -1, -1)
 
 
 class Layout(NamedTuple):
@@ -56,6 +57,7 @@ class Frontier:
     def add(self, entry: Entry) -> None:
         """Put an entry in. Its box must not be empty."""
         level, number = self._bin(entry[0])
+        entry = Entry(entry[0], entry[1], entry[2], (level, number, self._added))
         held = self._held[level].get(number)
         if held is None:
             held = self._held[level][number] = {}
@@ -111,12 +113,11 @@ class Frontier:
             yield from (bins[number] for number in numbers if number in bins)
 
     def replace(self, entries: Sequence[Entry], box: Box) -> None:
-        """Cut the box out of these entries, all of which meet it."""
-        gone = set(entries)
-        for level, number in dict.fromkeys(self._bin(entry[0]) for entry in entries):
+        """Cut the box out of these entries, which `meeting` found for it."""
+        for entry in entries:
+            level, number, key = entry[3]
             held = self._held[level][number]
-            for key in [key for key, entry in held.items() if entry in gone]:
-                del held[key]
+            del held[key]
             if not held:
                 del self._held[level][number]
                 for up in range(level, self._top + 1):
