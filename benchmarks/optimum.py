@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from streamgraph.builder import Graph
 from streamgraph.cost import TaskCost, task_costs
-from streamgraph.hazards import build_graph, find_hazards
+from streamgraph.hazards import build_dag, find_hazards
 from streamgraph.machine import Machine, as_machine
 from streamgraph.model import Program
 from streamgraph.passes.assign import settle
@@ -83,7 +83,7 @@ class Optimum:
     def __post_init__(self) -> None:
         program = self.program
         accesses = trace(program)[0]
-        dag = build_graph(program, find_hazards(program, accesses))
+        dag = build_dag(program, find_hazards(program, accesses))
         self.times = task_costs(program, accesses, self.costs, self.machine)
         self.work = work_of(program, dag, accesses, self.times.microseconds, "auto")
         self.draft = partial(draft_schedule, program, dag, accesses, "default", ())

@@ -33,7 +33,7 @@ import networkx as nx
 
 from benchmarks.shapes import RANDOM, SHAPES, Shape
 from streamgraph.cost import D2H, H2D
-from streamgraph.hazards import build_graph, find_hazards
+from streamgraph.hazards import Dag, build_dag, find_hazards
 from streamgraph.passes.assign import Assignment, assign_work
 from streamgraph.passes.policies import POLICIES, PolicyName
 from streamgraph.passes.policies.max_concurrency import minimum_equivalent_graph
@@ -74,9 +74,9 @@ def waits_by_rule(work: Work, assignment: Assignment, exact: int) -> dict[str, i
     return count
 
 
-def exact_waits(work: Work, assignment: Assignment, graph: Any, accesses: Any) -> int:
+def exact_waits(work: Work, assignment: Assignment, dag: Dag, accesses: Any) -> int:
     """The waits between device tasks that streamgraph emits."""
-    sync = synchronize(assignment, graph, accesses)
+    sync = synchronize(assignment, dag, accesses)
     host = len(assignment.lanes) - 1
     return sum(
         earlier > 0 and sync.lane_of[earlier] != host
@@ -90,10 +90,10 @@ def ladder(shape: Shape, policy: PolicyName, limit: int) -> tuple[int, dict[str,
     """The lanes of an assignment, and its waits by rule."""
     program, costs = shape
     accesses = trace(program)[0]
-    graph = build_graph(program, find_hazards(program, accesses))
-    work = work_of(program, graph, accesses, [costs[task.name].us for task in program.tasks], "declared")
+    dag = build_dag(program, find_hazards(program, accesses))
+    work = work_of(program, dag, accesses, [costs[task.name].us for task in program.tasks], "declared")
     assignment = assign_work(work, limit, policy)
-    return len(assignment.lanes) - 1, waits_by_rule(work, assignment, exact_waits(work, assignment, graph, accesses))
+    return len(assignment.lanes) - 1, waits_by_rule(work, assignment, exact_waits(work, assignment, dag, accesses))
 
 
 def bound_of(timeline: Timeline, issue: Issue) -> float:

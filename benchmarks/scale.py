@@ -3,6 +3,7 @@
     python benchmarks/scale.py                     10k and 100k tasks of every shape
     python benchmarks/scale.py --largest 1000000   up to a million
     python benchmarks/scale.py --shapes chain --profile
+    python benchmarks/scale.py --yaml 100000       reading specs of that size, and nothing else
 
 Each size of each shape runs in a process of its own, so that peak memory is its own. The program is built from the model; its building is
 neither part of planning (there is no YAML) nor left out of memory.
@@ -27,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 STAGES = ("check", "hazards", "graph", "cost", "assign", "sync", "lifetime", "emit")
 # Stage -> the functions that `streamgraph.plan` calls for it.
 PARTS = {
-    "check": ("as_program",), "hazards": ("trace", "find_hazards"), "graph": ("build_graph", "ensure_acyclic"), "cost": ("task_costs",),
+    "check": ("as_program",), "hazards": ("trace", "find_hazards"), "graph": ("build_dag", "ensure_acyclic"), "cost": ("task_costs",),
     "assign": ("work_of", "choose"), "sync": ("synchronize",), "lifetime": ("place_releases",), "emit": ("emit",), "verify": ("ensure",),
 }  # fmt: skip
 MOST_GROWTH = 12.0  # per tenfold size: linear with logarithms, not quadratic
@@ -79,6 +80,30 @@ def measure(shape: str, count: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def reading(shape: str, count: int) -> dict[str, Any]:
+    """Seconds from a spec's text to its checked program, what the collector does afterwards included; and what it takes to plan that."""
+    import networkx  # noqa: F401
+
+    from streamgraph.plan import plan
+    from streamgraph.spec import loads, to_yaml
+    from tests.large import SHAPES
+
+    text = to_yaml(SHAPES[shape](count))
+    loads(text[: text.index("tasks:")])  # what is imported when it is needed
+    times = [time.process_time()]
+    program = loads(text).program
+    made = [[number] for number in range(10_000)]  # enough for the collector to want to look
+    times.append(time.process_time())
+    peak = _peak()
+    schedule = plan(program)
+    made += [[number] for number in range(10_000)]
+    times.append(time.process_time())
+    return {
+        "bytes": len(text), "load": times[1] - times[0], "plan": times[2] - times[1], "load_mib": peak, "plan_mib": _peak(),
+        "tasks": len(schedule.program.tasks),
+    }  # fmt: skip
+
+
 def reduction(count: int) -> tuple[float, int]:
     """Seconds that networkx needs for the transitive reduction of the mixed program's hazards, and its edges."""
     import networkx as nx
@@ -113,12 +138,13 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=1, help="runs per size; the median of their planning times is shown")
     parser.add_argument("--reduction", type=int, metavar="N", help="also time networkx's transitive reduction at N tasks")
+    parser.add_argument("--yaml", type=int, metavar="N", help="only read specs with N tasks of each shape, and plan and verify them")
     parser.add_argument("--profile", action="store_true", help="run the smallest size here, under cProfile")
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        shape, count = given.one[0], int(given.one[1])
-        print(json.dumps(reduction(count) if shape == "reduction" else measure(shape, count)))
+        what, shape, count = given.one[0], given.one[1], int(given.one[2])
+        print(json.dumps({"measure": measure, "reading": reading, "reduction": lambda _, count: reduction(count)}[what](shape, count)))
         return
     if given.profile:
         import cProfile
@@ -129,6 +155,14 @@ def main() -> None:
     import networkx
 
     print(f"Python {platform.python_version()}, networkx {networkx.__version__}, {platform.machine()}; CPU seconds, peak memory in MiB\n")
+    if given.yaml:
+        print("| shape | tasks | MB of YAML | **read** | MiB | plan and verify | MiB |\n| --- |" + " ---: |" * 6)
+        for shape in given.shapes:
+            runs = sorted((_apart("--one", "reading", shape, str(given.yaml)) for _ in range(given.repeats)), key=lambda run: run["load"])
+            found = runs[len(runs) // 2]
+            cells = [shape, f"{found['tasks']:,}", f"{found['bytes'] / 1e6:.1f}", f"**{found['load']:.2f}**", f"{found['load_mib']:,.0f}"]
+            print("| " + " | ".join([*cells, f"{found['plan']:.2f}", f"{found['plan_mib']:,.0f}"]) + " |", flush=True)
+        return
     print("| shape | tasks | lanes | waits | " + " | ".join(STAGES) + " | **plan** | grows | MiB | **verify** | grows | MiB |")
     print("| --- |" + " ---: |" * (len(STAGES) + 9))
     too_steep = []
@@ -136,7 +170,7 @@ def main() -> None:
         last: dict[str, Any] | None = None
         count = given.smallest
         while count <= given.largest:
-            runs = sorted((_apart("--one", shape, str(count)) for _ in range(given.repeats)), key=lambda run: run["plan"])
+            runs = sorted((_apart("--one", "measure", shape, str(count)) for _ in range(given.repeats)), key=lambda run: run["plan"])
             found = runs[len(runs) // 2]
             seconds = found["seconds"]
             growth = ("", "")
@@ -152,7 +186,7 @@ def main() -> None:
             print("| " + " | ".join(cells) + " |", flush=True)
             last, count = found, count * 10
     if given.reduction:
-        took, edges = _apart("--one", "reduction", str(given.reduction))
+        took, edges = _apart("--one", "reduction", "mixed", str(given.reduction))
         print(f"\nnx.transitive_reduction of the mixed program's hazards at {given.reduction:,} tasks: {took:.1f} s ({edges:,} edges)")
     print(f"\nGrowth per decade above {MOST_GROWTH:g}: {'; '.join(too_steep) or 'none'}")
 

@@ -5,9 +5,12 @@ The map, in the order in which a program passes through; imports point from late
     errors       exceptions and the catalogue of codes
     collector    the garbage collector rests while a plan is made
     model        Tensor, Task, Program: what was declared, frozen
+    names        what may be a name, and which one was meant
+    seats        members of a ring -> slots, and turns in them
     storages     names -> storages: which bytes each task reads and writes
     devices      which GPU each tensor and each task belongs to
     views        `batch[0:2]` -> a box of its storage
+    task_checks  all that is wrong with single tasks
     validate     all that is wrong with a Program; the copies that outputs need
     builder      Graph, the Python front end          -> Program
     spec/        YAML, the other front end            -> Program

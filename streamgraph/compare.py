@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from streamgraph.binding import Given, bind, made_up, written_in_place
 from streamgraph.calls import Call, gpus, operands, type_text
+from streamgraph.cost import Measured
+from streamgraph.machine import AnyMachine
 from streamgraph.model import Program
-from streamgraph.plan import Order, Release, Spec, Streams, as_program, plan
+from streamgraph.plan import Order, Release, Spec, Streams, as_program, issue_of, plan
+from streamgraph.portfolio import Policy
 from streamgraph.returned import tensors_in
 from streamgraph.runner import ExecutorName, with_outputs
 from streamgraph.schedule import Schedule
@@ -95,13 +98,16 @@ def compare(
     streams: Streams = "auto",
     order: Order = "declared",
     release: Release = "default",
+    policy: Policy = "auto",
+    costs: Measured | None = None,
+    machine: AnyMachine = None,
     outputs: Iterable[str] | None = None,
     seed: int = 0,
 ) -> Comparison:
     """Run a spec task after task, and as planned, on the same inputs, and compare the bytes that every task writes.
 
-    Args and errors as `streamgraph.run`. The inputs stay as they are: what the program changes in place is copied first. Torch's
-    generators are seeded before each run, and restored.
+    It is planned as `run` would plan it for this executor. Args and errors as `streamgraph.run`. The inputs stay as they are: what the
+    program changes in place is copied first. Torch's generators are seeded before each run, and restored.
     """
     import torch
 
@@ -111,7 +117,10 @@ def compare(
     if outputs is not None:
         spec = with_outputs(as_program(spec, params), outputs)
         params = None
-    schedule = plan(spec, params=params, streams=streams, order=order, release=release)
+    schedule = plan(
+        spec, params=params, streams=streams, order=order, release=release, policy=policy, costs=costs, machine=machine,
+        issue=issue_of(executor),
+    )  # fmt: skip
     program = schedule.program
     where = find(device, schedule.program)
     location = where.location

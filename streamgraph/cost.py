@@ -12,7 +12,6 @@ Else it is guessed: the elements of its largest tensor over those that fill the 
 from __future__ import annotations
 
 import difflib
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -203,8 +202,11 @@ def _guess(engine: str, touched: tuple[Access, ...], sizes: tuple[_Size, ...], o
 
 def _moved(touched: tuple[Access, ...], sizes: tuple[_Size, ...]) -> int:
     """The bytes that go over the device's memory bus; an update reads and writes."""
-    passes = (2 if access.mode is Mode.UPDATE else 1 for access in touched)
-    return sum(size[1] * times for size, times in zip(sizes, passes, strict=True) if size is not None)
+    total = 0
+    for size, access in zip(sizes, touched, strict=True):
+        if size is not None:
+            total += size[1] * 2 if access[2] is Mode.UPDATE else size[1]
+    return total
 
 
 def _fill(engine: str, touched: tuple[Access, ...], sizes: tuple[_Size, ...], accesses: Accesses, on: Machine) -> float:
@@ -240,6 +242,9 @@ def _size(program: Program, accesses: Accesses, access: Access) -> _Size:
     if kind is None:
         return None
     if access.box is None:
-        return kind.elements, kind.bytes
-    elements = math.prod(stop - start for start, stop in access.box)
+        elements = kind.elements
+    else:
+        elements = 1
+        for start, stop in access.box:
+            elements *= stop - start
     return elements, elements * DTYPE_BYTES[kind.dtype]

@@ -156,7 +156,8 @@ class Difference:
 def diff(first: Spec, second: Spec, *, costs: Measured | None = None, machine: AnyMachine = None) -> Difference:
     """What changed between two plans. What is not yet a Schedule is planned, with the planner's default options.
 
-    Peak memory and makespan come from simulating both plans; `costs` (those of tasks that a plan has) and `machine` are as for `plan`.
+    Peak memory and makespan come from simulating both plans, each as it was planned to be issued; `costs` (those of tasks that a plan has)
+    and `machine` are as for `plan`.
 
     Raises:
         SpecError, VerificationError: as `plan` does.
@@ -168,7 +169,7 @@ def diff(first: Spec, second: Spec, *, costs: Measured | None = None, machine: A
         spec if isinstance(spec, Schedule) else plan(program, costs=its, machine=machine)
         for spec, program, its in zip((first, second), programs, known, strict=True)
     )
-    timelines = simulate(before, known[0], machine=machine), simulate(after, known[1], machine=machine)
+    timelines = tuple(simulate(each, its, machine=machine, issue=each.issue) for each, its in zip((before, after), known, strict=True))
     lanes = before.lane_of, after.lane_of
     both = [task for task in lanes[0] if task in lanes[1]]
     orders = _orders(before), _orders(after)
@@ -192,7 +193,7 @@ def diff(first: Spec, second: Spec, *, costs: Measured | None = None, machine: A
     )
 
 
-def _figures(plans: tuple[Schedule, Schedule], timelines: tuple[Timeline, Timeline]) -> tuple[Figure, ...]:
+def _figures(plans: tuple[Schedule, Schedule], timelines: tuple[Timeline, ...]) -> tuple[Figure, ...]:
     counts = plans[0].counts, plans[1].counts
     figures = [
         Figure(label, getattr(counts[0], name), getattr(counts[1], name))
@@ -292,4 +293,5 @@ def _shortened(lines: list[str]) -> list[str]:
 
 def _escaped(text: str) -> str:
     """Text that Markdown shows as it is: names hold no more than letters, digits and a few signs, which includes its underscores."""
-    return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>|#~" else sign for sign in text)
+    lead = "\\" if text.startswith(("- ", "+ ")) else ""  # which would begin a list inside the list
+    return lead + "".join(f"\\{sign}" if sign in "\\`*_{}[]<>|#~" else sign for sign in text)

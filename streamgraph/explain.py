@@ -8,11 +8,12 @@ from typing import Any
 
 from streamgraph.errors import Problem, SpecError, quoted
 from streamgraph.model import ENTRY, EXIT, HOST
+from streamgraph.names import near
 from streamgraph.paths import Link, Paths, path_to
 from streamgraph.schedule import HostWait, Reason, Record, RecordStream, Release, Schedule, Step, Wait
 from streamgraph.storages import Access, Mode, meets
-from streamgraph.validate import near
 
+USERS = 5  # tasks named for a tensor
 SHOWN = 40  # relations told in each direction; all of them are in `Explanation.relations`
 
 
@@ -67,25 +68,37 @@ def explain(schedule: Schedule, first: str, second: str | None = None) -> Explan
     """Why a task waits and for what not; for two tasks, what orders them, or that they may overlap.
 
     Raises:
-        SpecError: SG203 for a name that is no task of the schedule, with the near name.
+        SpecError: SG203 for a name that is no task of the schedule, with the name that was probably meant.
     """
     problems = []
     for name in (first, second):
         if name is not None and name not in schedule.lane_of and name not in _PSEUDO:
-            close = near(name, (*_PSEUDO, *schedule.lane_of))
-            remedy = f"did you mean '{close}'?" if close else "`plan` lists the tasks"
-            problems.append(Problem("SG203", f"there is no task '{quoted(name)}' in '{schedule.program.name}'", None, remedy))
+            message = f"there is no task '{quoted(name)}' in '{schedule.program.name}'"
+            problems.append(Problem("SG203", message, None, _meant(schedule, name)))
     if problems:
         raise SpecError(*problems)
     paths = Paths(schedule)
     return _one(schedule, paths, first) if second is None else _pair(schedule, paths, first, second)
 
 
+def _meant(schedule: Schedule, name: str) -> str:
+    """What to write instead of a name that is no task: a member, a task that uses the tensor, a name that is close."""
+    members = [task for task in schedule.lane_of if task.startswith(f"{name}@")]
+    if members:
+        return f"'{name}' stands for {len(members)} tasks: name one, {members[0]} to {members[-1]}"
+    users = [task.name for task in schedule.program.tasks if any(n == name or n.startswith(f"{name}@") for n in task.names())]
+    if users:
+        shown = ", ".join(users[:USERS]) + (f" and {len(users) - USERS} more" if len(users) > USERS else "")
+        return f"'{name}' is a tensor, which {'this task uses' if len(users) == 1 else 'these tasks use'}: {shown}"
+    close = near(name, (*_PSEUDO, *schedule.lane_of))
+    return f"did you mean '{close}'?" if close else "`plan` lists the tasks"
+
+
 def _one(schedule: Schedule, paths: Paths, task: str) -> Explanation:
     program = schedule.program
     if task not in program.index_of_task:
         waits = [step for step in schedule.steps if _waits_at(schedule, step) == task]
-        lines = [f"{task} is {_PSEUDO[task]}", *(f"  {step}" for step in waits)]
+        lines = [f"{task} is {_PSEUDO[task]}", *([f"  {step}" for step in waits] or _NOTHING[task])]
         return Explanation(tuple(lines), ())
     index = program.index_of_task[task]
     names = [program.tasks[earlier].name for earlier in sorted(schedule.graph.predecessors(index))]
@@ -206,6 +219,12 @@ def _remedy(relation: Relation) -> list[str]:
     return [f"no data flows between them, only memory is reused: with another buffer (or one more slot) for {tensors} they could overlap"]
 
 
+# What is said of a pseudo-task that no step stands for.
+_NOTHING = {
+    ENTRY: ["  no lane but main runs anything, and main follows the caller's work anyway"],
+    EXIT: ["  nothing of its own: by the order of main and the waits there, every lane is done when main is"],
+    HOST: ["  nothing: no result is in host memory that the device writes"],
+}
 _PSEUDO = {
     ENTRY: "what the caller issued before the run; every lane starts after it",
     EXIT: "the end of the run on the caller's stream; it waits for",

@@ -7,7 +7,7 @@ however many there are (the binning scheme of genome browsers: Kent et al. 2002,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from streamgraph.model import Box
@@ -18,11 +18,12 @@ _WIDTH = 1 << _BITS  # bins that fit into one of the next level
 
 
 class Entry(NamedTuple):
-    """A task that touched `box` on its turn."""
+    """A task that touched `box` on its turn. `place` is the frontier's own: the level and number of its bin, and its key there."""
 
     box: Box
     task: int
     turn: int
+    place: tuple[int, int, int] = (-1, -1, -1)
 
 
 class Layout(NamedTuple):
@@ -56,6 +57,7 @@ class Frontier:
     def add(self, entry: Entry) -> None:
         """Put an entry in. Its box must not be empty."""
         level, number = self._bin(entry[0])
+        entry = Entry(entry[0], entry[1], entry[2], (level, number, self._added))
         held = self._held[level].get(number)
         if held is None:
             held = self._held[level][number] = {}
@@ -73,6 +75,29 @@ class Frontier:
         first, last = self._span(box)
         axis, found = self._axis, list[Entry]()
         start, stop = box[axis] if axis >= 0 else (0, 0)
+        for held in self._near(first, last) if last - first < _WIDTH else self._within(first, last):
+            for entry in held.values():
+                # Mostly the first dimension tells already.
+                if axis < 0 or (entry[0][axis][0] < stop and entry[0][axis][1] > start and meets(entry[0], box)):
+                    found.append(entry)
+        if len(found) > 1:
+            found.sort(key=_by_turn)
+        return found
+
+    def _near(self, first: int, last: int) -> list[dict[int, Entry]]:
+        """What the bins hold that overlap a few intervals: so few bins that each is simply looked up."""
+        found = []
+        for bins in self._held:
+            if bins:
+                for number in range(first, last + 1):
+                    if number in bins:
+                        found.append(bins[number])
+            first >>= _BITS
+            last >>= _BITS
+        return found
+
+    def _within(self, first: int, last: int) -> Iterator[dict[int, Entry]]:
+        """What the bins hold that overlap many intervals, from the top: below a bin that is not filled nothing is looked for."""
         numbers = [0] if self._filled[self._top] else []
         for level in range(self._top, -1, -1):
             filled = self._filled[level]
@@ -85,23 +110,14 @@ class Frontier:
             if not numbers:
                 break
             bins = self._held[level]
-            for number in numbers:
-                held = bins.get(number)
-                for entry in held.values() if held is not None else ():
-                    # Mostly the first dimension tells already.
-                    if axis < 0 or (entry[0][axis][0] < stop and entry[0][axis][1] > start and meets(entry[0], box)):
-                        found.append(entry)
-        if len(found) > 1:
-            found.sort(key=_by_turn)
-        return found
+            yield from (bins[number] for number in numbers if number in bins)
 
     def replace(self, entries: Sequence[Entry], box: Box) -> None:
-        """Cut the box out of these entries, all of which meet it."""
-        gone = set(entries)
-        for level, number in dict.fromkeys(self._bin(entry[0]) for entry in entries):
+        """Cut the box out of these entries, which `meeting` found for it."""
+        for entry in entries:
+            level, number, key = entry[3]
             held = self._held[level][number]
-            for key in [key for key, entry in held.items() if entry in gone]:
-                del held[key]
+            del held[key]
             if not held:
                 del self._held[level][number]
                 for up in range(level, self._top + 1):

@@ -1,4 +1,6 @@
-"""Hazards: a Program becomes every pair of tasks that may not be reordered, and the networkx DAG that the planner works from.
+"""Hazards: a Program becomes every pair of tasks that may not be reordered, and the DAG that they make of it.
+
+The planner works from a `Dag`, which is tuples; users get the same as a networkx graph, which takes ten times the memory.
 
 Per storage, in the order (turn, declaration), a frontier keeps the writers and readers of the elements that no later write has replaced.
 Each access then meets only that frontier, and no WAW is kept where a reader between implies it (the rule of sequential task flow, as
@@ -10,6 +12,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamgraph.errors import Problem, SpecError
@@ -28,6 +32,24 @@ class Hazard(NamedTuple):
     later: int
     kind: str
     tensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dag:
+    """Tasks by declaration index: `earlier` and `later` are their direct neighbours, ascending; `hazards` those with the tasks before."""
+
+    earlier: tuple[tuple[int, ...], ...]
+    later: tuple[tuple[int, ...], ...]
+    hazards: tuple[tuple[Hazard, ...], ...]
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether every edge leads from an earlier declared task to a later one, as all do but those of ring slots."""
+        return all(group[-1] < task for task, group in enumerate(self.earlier) if group)
+
+    def between(self, earlier: int, later: int) -> tuple[Hazard, ...]:
+        """The hazards of one edge."""
+        return tuple(hazard for hazard in self.hazards[later] if hazard.earlier == earlier)
 
 
 def find_hazards(program: Program, accesses: Accesses) -> tuple[Hazard, ...]:
@@ -137,8 +159,26 @@ def _hull(boxes: Sequence[Box]) -> Box:
     return tuple((min(start for start, _ in spans), max(stop for _, stop in spans)) for spans in zip(*boxes, strict=True))
 
 
+def build_dag(program: Program, hazards: tuple[Hazard, ...]) -> Dag:
+    """The hazards by task. (A ring with too few slots makes a cycle of it: see `ensure_acyclic`.)"""
+    of_task: list[tuple[Hazard, ...]] = [()] * len(program.tasks)
+    earlier: list[tuple[int, ...]] = [()] * len(program.tasks)
+    after: list[list[int]] = [[] for _ in program.tasks]
+    for task, group in itertools.groupby(sorted(hazards, key=itemgetter(1)), itemgetter(1)):  # stable: an edge's hazards keep their order
+        mine = of_task[task] = tuple(group)
+        before = earlier[task] = (mine[0][0],) if len(mine) == 1 else tuple(sorted({hazard[0] for hazard in mine}))
+        for other in before:
+            after[other].append(task)
+    later: list[tuple[int, ...]] = [()] * len(after)
+    for task, found in enumerate(after):
+        if found:
+            later[task] = tuple(found)
+            found.clear()
+    return Dag(tuple(earlier), tuple(later), tuple(of_task))
+
+
 def build_graph(program: Program, hazards: tuple[Hazard, ...]) -> nx.DiGraph[int]:
-    """The DAG: nodes are declaration indices with attribute `task`, edges carry `hazards`, a tuple that is never overwritten."""
+    """The DAG for users and networkx's algorithms: nodes are declaration indices with attribute `task`, edges carry `hazards`, a tuple."""
     import networkx as nx
 
     count = len(program.tasks)
@@ -158,12 +198,13 @@ def task_graph(program: Program) -> nx.DiGraph[int]:
     return build_graph(program, find_hazards(program, trace(program)[0]))
 
 
-def ensure_acyclic(program: Program, graph: nx.DiGraph[int]) -> None:
+def ensure_acyclic(program: Program, dag: Dag) -> None:
     """Raise SG303 where ring slots demand an order that the tasks cannot have, naming the tasks and the smallest ring that works."""
     import networkx as nx
 
-    if all(earlier < later for earlier, later in graph.edges):
+    if dag.is_in_order:
         return
+    graph = build_graph(program, tuple(itertools.chain.from_iterable(dag.hazards)))
     if nx.is_directed_acyclic_graph(graph):
         return
     cycle = [edge[0] for edge in nx.find_cycle(graph, source=range(len(program.tasks)))]

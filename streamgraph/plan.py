@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args
+from typing import Any, Literal, TypeAlias, Union, get_args
 
 from streamgraph.builder import Graph
 from streamgraph.collector import uncollected
 from streamgraph.cost import Measured, task_costs
 from streamgraph.errors import Problem, SpecError, quoted
-from streamgraph.hazards import build_graph, ensure_acyclic, find_hazards
+from streamgraph.hazards import Dag, build_dag, ensure_acyclic, find_hazards
 from streamgraph.machine import AnyMachine, as_machine
 from streamgraph.model import Program
 from streamgraph.passes.assign import Assignment
@@ -26,9 +26,6 @@ from streamgraph.schedule import Schedule
 from streamgraph.simulate import simulate
 from streamgraph.storages import Accesses, trace
 from streamgraph.verify import ensure
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 Spec: TypeAlias = Union[str, "os.PathLike[str]", Mapping[str, Any], Graph, Program, Schedule]
 """What can be planned and run: the path of a YAML file, a mapping of the same form, a Graph, a Program, or a Schedule already made."""
@@ -81,34 +78,41 @@ def plan(
     on = as_machine(machine)
     program = as_program(spec, params)
     accesses = trace(program)[0]
-    graph = build_graph(program, find_hazards(program, accesses))
-    ensure_acyclic(program, graph)
+    dag = build_dag(program, find_hazards(program, accesses))
+    ensure_acyclic(program, dag)
     times = task_costs(program, accesses, costs, on)
-    work = work_of(program, graph, accesses, times.microseconds, order)
-    options = (("streams", str(streams)), ("order", order), ("release", release), ("policy", policy))
-    draft = partial(draft_schedule, program, graph, accesses, release, options)
+    work = work_of(program, dag, accesses, times.microseconds, order)
+    options: tuple[tuple[str, str], ...] = (("streams", str(streams)), ("order", order), ("release", release), ("policy", policy))
+    if issue != "eager":
+        options += (("issue", issue),)
+    draft = partial(draft_schedule, program, dag, accesses, release, options)
     clock = partial(simulate, costs=times, machine=on, issue=issue)
     choice = choose(work, policy, streams, draft, clock, on.model_error, on.launch if issue == "eager" else 0.0)
     schedule = replace(choice.schedule, notes=choice.notes)
-    del graph, work, draft, choice  # most of the memory, and nothing of it concerns the verifier
+    del dag, work, draft, choice  # most of the memory, and nothing of it concerns the verifier
     return ensure(schedule)
+
+
+def issue_of(executor: str) -> Issue:
+    """How an executor issues steps. In a CUDA graph launches cost the host nothing, so more lanes may pay off."""
+    return "captured" if executor == "graph" else "eager"
 
 
 def draft_schedule(
     program: Program,
-    graph: nx.DiGraph[int],
+    dag: Dag,
     accesses: Accesses,
     release: Release,
     options: tuple[tuple[str, str], ...],
     assignment: Assignment,
 ) -> Schedule:
     """The schedule of one assignment, not yet verified."""
-    sync = synchronize(assignment, graph, accesses)
+    sync = synchronize(assignment, dag, accesses)
     lifetimes = place_releases(assignment, accesses, sync, release)
     if lifetimes.release_edges:
-        sync = synchronize(assignment, graph, accesses, lifetimes.release_edges)
+        sync = synchronize(assignment, dag, accesses, lifetimes.release_edges)
         lifetimes = place_releases(assignment, accesses, sync, release)
-    return emit(program, graph, accesses, assignment, sync, lifetimes, options)
+    return emit(program, dag, accesses, assignment, sync, lifetimes, options)
 
 
 def as_program(spec: Spec, params: Mapping[str, Any] | None = None) -> Program:

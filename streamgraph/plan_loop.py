@@ -18,7 +18,7 @@ from typing import Any
 
 from streamgraph.devices import on_one
 from streamgraph.errors import Problem, SpecError
-from streamgraph.hazards import build_graph, find_hazards
+from streamgraph.hazards import build_dag, find_hazards
 from streamgraph.iterations import DELIVER, ITEM, RESULT, SOURCE, Unrolled, at, split, unroll
 from streamgraph.loop import Back, Issue, Loop
 from streamgraph.model import ENTRY, HOST, MAIN, Program, Stream
@@ -128,22 +128,23 @@ def _planned(
     written = _issued(unroll(program, count, items, inflight, lanes.main, lanes.caller), tuple(lane_of))
     made = written.program
     accesses = trace(made)[0]
-    graph = build_graph(made, find_hazards(made, accesses))
+    dag = build_dag(made, find_hazards(made, accesses))
     index = {lane.name: number for number, lane in enumerate(lanes.all)}
     of_task = {ITEM: MAIN, RESULT: MAIN, SOURCE: lanes.caller, DELIVER: lanes.caller}
     of_task |= {task: lanes.main if lane == MAIN else lane for task, lane in lane_of.items()}
     placed = tuple(index[of_task[split(task.name)[0]]] for task in made.tasks)
     order = tuple(made.index_of_task[name] for block in written.blocks for name in block)
     place = {task: number for number, task in enumerate(order)}
-    assert all(place[earlier] < place[later] for earlier, later in graph.edges), "bug in streamgraph: an iteration overtakes itself"
+    forward = all(place[first] < place[task] for task, before in enumerate(dag.earlier) for first in before)
+    assert forward, "bug in streamgraph: an iteration overtakes itself"
     zeros = (0.0,) * len(made.tasks)
     assignment = Assignment(order, placed, lanes.all, zeros, zeros)
-    sync = synchronize(assignment, graph, accesses)
+    sync = synchronize(assignment, dag, accesses)
     lifetimes = place_releases(assignment, accesses, sync, "default")
     edges = _held_too_long(written, assignment, accesses, lifetimes, inflight)
     edges += () if copied else _handed_out(written, accesses, lifetimes, inflight)
     if edges:
-        sync = synchronize(assignment, graph, accesses, edges)
+        sync = synchronize(assignment, dag, accesses, edges)
         lifetimes = place_releases(assignment, accesses, sync, "default")
     blocks = _relative(written, assignment, accesses, sync, lifetimes)
     return _folded(program, items, inflight, lanes, blocks)

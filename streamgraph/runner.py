@@ -15,16 +15,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
 
 from streamgraph.binding import Given, bind, made_up, written_in_place
+from streamgraph.cost import Measured
 from streamgraph.errors import DeviceError, Problem, RunnerError, SpecError, quoted
 from streamgraph.looping import Looper
 from streamgraph.machine import AnyMachine
 from streamgraph.model import OUTPUT_PREFIX, Kind, Output, Program
-from streamgraph.plan import Issue, Order, Release, Spec, Streams, as_program, plan
+from streamgraph.names import near
+from streamgraph.plan import Issue, Order, Release, Spec, Streams, as_program, issue_of, plan
 from streamgraph.portfolio import Policy
 from streamgraph.rebind import Binder
 from streamgraph.result import Result
 from streamgraph.schedule import Schedule
-from streamgraph.validate import near
 
 if TYPE_CHECKING:
     from streamgraph.executors import Executor
@@ -52,7 +53,7 @@ def run(
     order: Order = "declared",
     release: Release = "default",
     policy: Policy = "auto",
-    costs: Mapping[str, float] | None = None,
+    costs: Measured | None = None,
     machine: AnyMachine = None,
     outputs: Iterable[str] | None = None,
     seed: int = 0,
@@ -74,7 +75,7 @@ def run(
     order: Order = "declared",
     release: Release = "default",
     policy: Policy = "auto",
-    costs: Mapping[str, float] | None = None,
+    costs: Measured | None = None,
     machine: AnyMachine = None,
     outputs: Iterable[str] | None = None,
     seed: int = 0,
@@ -94,7 +95,7 @@ def run(
     order: Order = "declared",
     release: Release = "default",
     policy: Policy = "auto",
-    costs: Mapping[str, float] | None = None,
+    costs: Measured | None = None,
     machine: AnyMachine = None,
     outputs: Iterable[str] | None = None,
     seed: int = 0,
@@ -116,7 +117,7 @@ def run(
         raise SpecError(Problem("SG105", f"iterations is {quoted(repr(iterations))}", None, "iterations must be a whole number from 1"))
     options = _Options(device, executor, seed)
     planner = partial(
-        plan, streams=streams, order=order, release=release, policy=policy, costs=costs, machine=machine, issue=_issue(executor)
+        plan, streams=streams, order=order, release=release, policy=policy, costs=costs, machine=machine, issue=issue_of(executor)
     )
     schedule = _schedule(spec, params, outputs, planner)
     if profile and (options.simulated or iterations is not None):
@@ -125,7 +126,7 @@ def run(
     if options.simulated:
         if iterations is not None:
             raise RunnerError(SIMULATED)
-        return Result({}, schedule, predict=partial(_predicted, schedule, costs, machine, _issue(executor)))
+        return Result({}, schedule, predict=partial(_predicted, schedule, costs, machine, issue_of(executor)))
     invented = made_up(schedule.program, inputs or {}, _find(options.device, schedule).location, seed)
     given = {**invented, **(inputs or {})}
     bound = given if iterations is not None else None
@@ -135,7 +136,7 @@ def run(
 
         found = _find(options.device, schedule)
         tensors = bind(schedule.program, given, found.location, written=written_in_place(schedule.program, schedule.accesses))
-        predicted = _predicted(schedule, costs, machine, _issue(executor))
+        predicted = _predicted(schedule, costs, machine, issue_of(executor))
         measured = measure(schedule, tensors, predicted, device=found, ops=ops, executor=executor, seed=seed)
     with Runner(schedule, bound, ops=ops, device=device, executor=executor, costs=costs, machine=machine, seed=seed) as runner:
         if iterations is None:
@@ -160,7 +161,7 @@ def compile(
     order: Order = "declared",
     release: Release = "default",
     policy: Policy = "auto",
-    costs: Mapping[str, float] | None = None,
+    costs: Measured | None = None,
     machine: AnyMachine = None,
     outputs: Iterable[str] | None = None,
     seed: int = 0,
@@ -187,7 +188,7 @@ def compile(
         DeviceError: SG606, that device or executor is not here.
     """
     planner = partial(
-        plan, streams=streams, order=order, release=release, policy=policy, costs=costs, machine=machine, issue=_issue(executor)
+        plan, streams=streams, order=order, release=release, policy=policy, costs=costs, machine=machine, issue=issue_of(executor)
     )
     schedule = _schedule(spec, params, outputs, planner)
     return Runner(schedule, inputs, ops=ops, device=device, executor=executor, costs=costs, machine=machine, seed=seed)
@@ -207,13 +208,13 @@ class Runner:
         ops: Operators | None = None,
         device: str = "auto",
         executor: ExecutorName = "auto",
-        costs: Mapping[str, float] | None = None,
+        costs: Measured | None = None,
         machine: AnyMachine = None,
         seed: int = 0,
     ) -> None:
         options = _Options(device, executor, seed)
         self.schedule = schedule
-        self._predict = partial(_predicted, schedule, costs, machine, _issue(executor))
+        self._predict = partial(_predicted, schedule, costs, machine, issue_of(executor))
         self._running = threading.Lock()
         self._on_thread: int | None = None  # the thread that is in a call
         self._closed = False
@@ -387,15 +388,10 @@ class _Options:
         self.simulated = kind == "sim"
 
 
-def _predicted(schedule: Schedule, costs: Mapping[str, float] | None, machine: AnyMachine, issue: Issue) -> Timeline:
+def _predicted(schedule: Schedule, costs: Measured | None, machine: AnyMachine, issue: Issue) -> Timeline:
     from streamgraph.simulate import simulate
 
     return simulate(schedule, costs, machine=machine, issue=issue)
-
-
-def _issue(executor: ExecutorName) -> Issue:
-    """In a CUDA graph launches cost the host nothing, so more lanes may pay off."""
-    return "captured" if executor == "graph" else "eager"
 
 
 def _schedule(

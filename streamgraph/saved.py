@@ -13,12 +13,13 @@ from typing import Any
 from streamgraph.errors import Problem, ScheduleError, quoted
 from streamgraph.schedule import Lane, Schedule, parse_steps
 
-FORMAT = 1
+FORMAT = 2  # 1 had no notes
+READABLE = (1, FORMAT)
 LARGEST = 256 << 20  # characters; a million steps take about 80 MB
 
 
 def to_dict(schedule: Schedule) -> dict[str, Any]:
-    """The schedule as plain data: the program as an expanded spec, the lanes, the steps as text, the options, a digest."""
+    """The schedule as plain data: the program as an expanded spec, the lanes, the steps as text, the options, the notes, a digest."""
     from streamgraph.spec import to_mapping
 
     body: dict[str, Any] = {
@@ -27,6 +28,7 @@ def to_dict(schedule: Schedule) -> dict[str, Any]:
         "lanes": [{"name": lane.name, "priority": lane.priority} for lane in schedule.lanes],
         "steps": [str(step) for step in schedule.steps],
         "options": dict(schedule.options),
+        "notes": list(schedule.notes),
     }
     return {**body, "digest": _digest(body)}
 
@@ -37,7 +39,7 @@ def to_json(schedule: Schedule) -> str:
 
 
 def from_json(text: str) -> Schedule:
-    """The verified schedule that `to_json` wrote.
+    """The verified schedule that `to_json` wrote, in this version or an earlier one. Its notes are repeated, not proved.
 
     Operators are named, not held: a program with Python callables needs `ops=` to run.
 
@@ -58,28 +60,30 @@ def from_dict(data: object) -> Schedule:
     from streamgraph.spec import load
     from streamgraph.verify import ensure
 
-    if not isinstance(data, Mapping) or data.get("streamgraph_schedule") != FORMAT:
-        raise _unreadable(f"it does not begin with streamgraph_schedule: {FORMAT}")
-    expected = {"streamgraph_schedule", "program", "lanes", "steps", "options", "digest"}
+    version = data.get("streamgraph_schedule") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping) or isinstance(version, bool) or version not in READABLE:
+        raise _unreadable(f"it does not begin with streamgraph_schedule: {FORMAT}, or an earlier version")
+    expected = {"streamgraph_schedule", "program", "lanes", "steps", "options", "digest", *(("notes",) if version >= 2 else ())}
     if set(data) != expected:
         odd = sorted(map(str, expected.symmetric_difference(data)))
         raise _unreadable(f"its keys are not those of a schedule: {quoted(', '.join(odd))}")
-    lanes, steps, options = data["lanes"], data["steps"], data["options"]
+    lanes, steps, options, notes = data["lanes"], data["steps"], data["options"], data.get("notes", [])
     shaped = (
         isinstance(steps, list) and all(isinstance(step, str) for step in steps)
         and isinstance(lanes, list) and all(isinstance(lane, Mapping) and set(lane) == {"name", "priority"} for lane in lanes)
         and all(isinstance(value, str) for lane in lanes for value in lane.values())
         and isinstance(options, Mapping) and all(isinstance(value, str) for value in options.values())
+        and isinstance(notes, list) and all(isinstance(note, str) for note in notes)
         and isinstance(data["program"], Mapping)
     )  # fmt: skip
     if not shaped:
-        raise _unreadable("its lanes, steps, options or program are of the wrong kind")
+        raise _unreadable("its lanes, steps, options, notes or program are of the wrong kind")
     body = {key: value for key, value in data.items() if key != "digest"}
     if _digest(body) != data["digest"]:
         raise _unreadable("its digest does not match: it was changed by hand")
     program = load(data["program"]).program
     named = tuple(Lane(lane["name"], lane["priority"]) for lane in lanes)
-    return ensure(Schedule(program, named, parse_steps(steps), tuple(options.items())))
+    return ensure(Schedule(program, named, parse_steps(steps), tuple(options.items()), tuple(notes)))
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from streamgraph.devices import first_device, of_tasks
 from streamgraph.model import HOST, MAIN, Program
@@ -64,6 +64,11 @@ class Schedule:
     def accesses(self) -> Accesses:
         """The storages of the program and each task's accesses to them."""
         return trace(self.program)[0]
+
+    @property
+    def issue(self) -> Literal["eager", "captured"]:
+        """How the steps were planned to be issued: one by one, or replayed as a CUDA graph."""
+        return "captured" if ("issue", "captured") in self.options else "eager"
 
     @cached_property
     def lane_of(self) -> dict[str, str]:

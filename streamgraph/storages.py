@@ -7,14 +7,15 @@ for themselves from these accesses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
 from streamgraph.errors import Location, Problem
-from streamgraph.model import Box, Family, Kind, Program, Task, Tensor
+from streamgraph.model import Box, Kind, Program, Task, Tensor
+from streamgraph.seats import seats
 
 
 class Mode(Enum):
@@ -113,42 +114,14 @@ def _has_elements(box: Box | None) -> bool:
     return box is None or all(start < stop for start, stop in box)
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """Where a ring member sits: the names that share its slot, in turn, its own turn, and the slot's number."""
+class _Part:
+    """What a name stands for: a box of what its base stands for now, which may have to be written first (a ring's)."""
 
-    family: str
-    group: tuple[str, ...]
-    slot: int
-    turn: int
+    __slots__ = ("base", "box", "must_write", "read", "turn")
 
-
-def seats(families: Iterable[Family]) -> dict[str, Seat]:
-    """The seat of every member of a ring over an `each` key. Keys other than `over` make separate rings."""
-    result: dict[str, Seat] = {}
-    for family in families:
-        keys = [key for key, _ in family.keys]
-        if family.slots is None or family.slots < 1 or family.over not in keys:
-            continue  # a ring over iterations has one occupant per run; fewer slots than one is reported by `validate`
-        axis = keys.index(family.over)
-        inner = 1  # members that follow one another before the `over` key advances
-        for _, items in family.keys[axis + 1 :]:
-            inner *= len(items)
-        length = len(family.keys[axis][1])
-        groups: dict[tuple[int, int], list[str]] = {}
-        place: list[tuple[tuple[int, int], int]] = []
-        for number, member in enumerate(family.members):
-            step = number // inner % length
-            ring = number // (inner * length) * inner + number % inner
-            where = (ring, step % family.slots)
-            groups.setdefault(where, []).append(member)
-            place.append((where, step // family.slots))
-        rings = len(family.members) // length
-        shared = {where: tuple(group) for where, group in groups.items()}
-        for member, (where, turn) in zip(family.members, place, strict=True):
-            slot = where[1] if rings == 1 else where[0] * family.slots + where[1]
-            result[member] = Seat(family.name, shared[where], slot, turn)
-    return result
+    def __init__(self, base: str, box: Box | None, must_write: bool, turn: int) -> None:
+        self.base, self.box, self.must_write, self.turn = base, box, must_write, turn
+        self.read: Access | None = None  # the newest: tasks that read the same share it
 
 
 class _Tracer:
@@ -156,13 +129,14 @@ class _Tracer:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.known = program.tensor_named
         self.storages: list[Storage] = []
         self.problems: list[Problem] = []
         self.current: dict[str, int] = {}  # base name -> storage of its newest version
         self.version: dict[str, int] = {}
         self.turn: dict[str, int] = {}
         self.written: dict[str, dict[Box | None, None]] = {}  # ring members: boxes known to have been written so far
-        self.parts: dict[str, tuple[str, Box | None, bool, int]] = {}  # name -> base, box, whether it must be written first, turn
+        self.parts: dict[str, _Part] = {}  # by name
         self.must_write = {
             member for family in program.families if family.slots is not None for member in family.members
         }
@@ -195,7 +169,7 @@ class _Tracer:
                     self._existing(task, name, mode, entry.location, found)
         for entry in task.writes:
             for name in entry.tensors:
-                tensor = self.program.tensor_named.get(name)
+                tensor = self.known.get(name)
                 if tensor is None:
                     continue
                 if tensor.kind is Kind.VALUE or tensor.kind is Kind.INPUT:
@@ -213,28 +187,35 @@ class _Tracer:
         part = self.parts.get(name) or self._part(name)
         if part is None:
             return
-        base, box, must_write, turn = part
-        storage = self.current.get(base)
+        box = part.box
+        storage = self.current.get(part.base)
         if storage is None:
             self._too_early(task, name, mode, place)
             return
-        if must_write:
-            pieces = self.written.setdefault(base, {})
-            if mode is not Mode.WRITE and not self._covered(base, box, pieces):
+        if part.must_write:
+            pieces = self.written.setdefault(part.base, {})
+            if mode is not Mode.WRITE and not self._covered(part.base, box, pieces):
                 self._too_early(task, name, mode, place)
             pieces[box] = None  # now it is written, or at least reported
-        found.append(Access(storage, box, mode, name, turn))
+        if mode is not Mode.READ:
+            found.append(Access(storage, box, mode, name, part.turn))
+            return
+        if part.read is None or part.read[0] != storage:
+            part.read = Access(storage, box, mode, name, part.turn)
+        found.append(part.read)
 
-    def _part(self, name: str) -> tuple[str, Box | None, bool, int] | None:
-        tensor = self.program.tensor_named.get(name)
+    def _part(self, name: str) -> _Part | None:
+        tensor = self.known.get(name)
         if tensor is None:
             return None
         base = tensor.base if tensor.base is not None else name
-        part = self.parts[name] = base, self._box(tensor), base in self.must_write, self.turn.get(base, 0)
+        part = self.parts[name] = _Part(base, self._box(tensor), base in self.must_write, self.turn.get(base, 0))
         return part
 
     def _box(self, tensor: Tensor) -> Box | None:
         if tensor.kind is Kind.VIEW:
+            if all(isinstance(part, tuple) for part in tensor.index):
+                return tensor.index  # type: ignore[return-value]  # as it stands: there may be millions of them
             return tuple((part, part + 1) if isinstance(part, int) else part for part in tensor.index)
         if tensor.type is not None and tensor.type.elements == 0:
             return tuple((0, size) for size in tensor.type.shape)  # holds no element, so it meets nothing

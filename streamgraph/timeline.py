@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from streamgraph.cost import COMPUTE, D2H, H2D, MEASURED, Costs
+from streamgraph.cost import COMPUTE, D2H, DECLARED, DEFAULT, H2D, MEASURED, Costs
 from streamgraph.devices import of_tasks
 from streamgraph.errors import quoted
 from streamgraph.machine import DEFAULT_MACHINE, Machine
@@ -166,10 +167,13 @@ class Timeline:
 
     @property
     def basis(self) -> str:
-        """What the times rest on, in words: "measured costs of 12 of 14 tasks on 'h200'"."""
-        measured = sum(self.costs.source[index] == MEASURED for index in self._played.task_of)
-        said = f"measured costs of {measured} of {len(self._played.task_of)} tasks" if measured else "the tasks' costs"
-        return said if self.machine.name == DEFAULT_MACHINE else f"{said} on '{quoted(self.machine.name)}'"
+        """What the times rest on, in words: "measured costs of 12 of 14 tasks, sizes for the rest, on 'h200'"."""
+        source = Counter(self.costs.source[index] for index in self._played.task_of)
+        known = [f"{how} costs of {source[how]}" for how in (MEASURED, DECLARED) if source[how]]
+        said = f"{' and '.join(known)} of {len(self._played.task_of)} tasks" if known else "sizes alone"
+        said += ", sizes for the rest" if known and source[DEFAULT] else ""
+        said += "" if self.machine.name == DEFAULT_MACHINE else f" on '{quoted(self.machine.name)}'"
+        return f"{said}, as a CUDA graph" if self.issue == "captured" else said
 
     @property
     def speed_up(self) -> float:

@@ -14,8 +14,9 @@ from typing import Any
 from streamgraph.builder import Graph
 from streamgraph.devices import of_tasks
 from streamgraph.errors import SpecError
-from streamgraph.hazards import ensure_acyclic, task_graph
+from streamgraph.hazards import build_dag, ensure_acyclic, find_hazards
 from streamgraph.model import Argument, Family, Kind, Program, Task
+from streamgraph.storages import trace
 
 SIZE = 8
 PRIME = 8191  # results stay small enough to be exact in f32
@@ -27,7 +28,7 @@ def random_program(choose: Choose, tasks: int = 8, lanes: int = 3, rings: bool =
     while True:
         try:
             program = _draw(choose, 1 + choose(tasks), lanes, rings, hosts).program()
-            ensure_acyclic(program, task_graph(program))
+            ensure_acyclic(program, build_dag(program, find_hazards(program, trace(program)[0])))
             return program
         except SpecError as error:
             if any(problem.code != "SG303" for problem in error.problems):

@@ -17,8 +17,9 @@ PACKAGE = Path(streamgraph.__file__).parent
 LAYERS = (
     "errors collector",
     "model",
+    "names seats",
     "storages",
-    "devices views",
+    "devices views task_checks",
     "validate",
     "builder spec",
     "frontier",

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgraph.cost import task_costs
-from streamgraph.hazards import task_graph
+from streamgraph.hazards import build_dag, find_hazards
 from streamgraph.model import HOST
 from streamgraph.passes.assign import Assignment, assign
 from streamgraph.plan import plan
@@ -75,11 +75,13 @@ def test_a_declared_priority_reaches_the_lane() -> None:
 @given(data=st.data(), order=st.sampled_from(["declared", "auto"]), streams=st.integers(1, 5))
 def test_issue_order_is_topological_and_estimates_respect_it(data: st.DataObject, order: str, streams: int) -> None:
     of = random_program(lambda n: data.draw(st.integers(0, n - 1)), tasks=10)
-    edges, accesses = task_graph(of), trace(of)[0]
-    made: Assignment = assign(of, edges, accesses, task_costs(of, accesses).microseconds, streams, order)  # type: ignore[arg-type]
+    accesses = trace(of)[0]
+    dag = build_dag(of, find_hazards(of, accesses))
+    edges = [(earlier, later) for later, group in enumerate(dag.earlier) for earlier in group]
+    made: Assignment = assign(of, dag, accesses, task_costs(of, accesses).microseconds, streams, order)  # type: ignore[arg-type]
     place = {task: index for index, task in enumerate(made.order)}
     assert sorted(place) == list(range(len(of.tasks)))
-    for earlier, later in edges.edges:
+    for earlier, later in edges:
         assert place[earlier] < place[later]
         assert made.finish[earlier] <= made.start[later]
 

@@ -576,6 +576,32 @@ def test_every_executor_can_be_asked_for(executor: str, invoke: Invoke) -> None:
     assert data["differing"] == []
 
 
+FORKS = """\
+streamgraph: 1
+tasks:
+  a: {run: f, writes: x, cost: 6us}
+  b: {run: f, reads: x, writes: y, cost: 6us}
+  c: {run: f, writes: z, cost: 6us}
+  d: {run: f, reads: z, writes: w, cost: 6us}
+  e: {run: f, reads: [y, w], writes: o, cost: 6us}
+outputs: o
+"""
+
+
+def test_a_plan_for_a_cuda_graph_is_costed_as_captured_and_says_so(invoke: Invoke) -> None:
+    Path("forks.yaml").write_text(FORKS, encoding="utf-8")
+    eager, graph = (data_of(invoke("plan", "forks.yaml", "--executor", name, "--json")) for name in ("eager", "graph"))
+    assert [len(data["lanes"]) for data in (eager, graph)] == [1, 2]
+    assert [data["estimate"]["issue"] for data in (eager, graph)] == ["eager", "captured"]
+    assert "as a CUDA graph" in invoke("plan", "forks.yaml", "--executor", "graph", "-o", "graph.json").stdout
+    assert "CUDA graph" not in invoke("plan", "forks.yaml").stdout
+    assert data_of(invoke("plan", "graph.json", "--json"))["estimate"] == graph["estimate"]  # a saved plan knows what it is for
+    assert data_of(invoke("plan", "graph.json", "--executor", "eager", "--json"))["estimate"]["issue"] == "eager"
+    simulated = data_of(invoke("run", "forks.yaml", "--device", "sim", "--executor", "graph", "--json"))
+    assert simulated["timeline"]["issue"] == "captured"
+    assert len(set(simulated["lanes"].values())) == 2
+
+
 def test_results_that_are_not_numbers_are_remarked(invoke: Invoke) -> None:
     Path("ops.py").write_text("def work(x):\n    return (x - x) / (x - x)\n", encoding="utf-8")
     Path("own.yaml").write_text(TWO_LANES.replace("aten.relu", "work"), encoding="utf-8")

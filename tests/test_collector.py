@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import weakref
 
 import pytest
 
@@ -35,3 +36,34 @@ def test_a_collector_that_was_switched_off_stays_off() -> None:
 def test_a_function_keeps_its_signature_and_words() -> None:
     assert list(inspect.signature(plan).parameters)[:2] == ["spec", "params"]
     assert (plan.__doc__ or "").startswith("The race-free schedule of a spec")
+
+
+def test_what_was_made_is_old_at_once() -> None:
+    """Else the collector's first act would be to go through all of it."""
+    made = uncollected(lambda: [[number] for number in range(100)])()
+    young = {id(thing) for thing in gc.get_objects(generation=0)}
+    assert young.isdisjoint(map(id, made))
+
+
+def test_what_someone_froze_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        uncollected(list)()
+        assert gc.get_freeze_count() >= frozen > 0
+    finally:
+        gc.unfreeze()
+
+
+def test_rubbish_with_references_to_itself_is_still_found() -> None:
+    class Node:
+        pass
+
+    def make() -> weakref.ref[Node]:
+        node = Node()
+        node.me = node  # type: ignore[attr-defined]
+        return weakref.ref(node)
+
+    seen = uncollected(make)()
+    gc.collect()
+    assert seen() is None

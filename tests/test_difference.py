@@ -83,6 +83,7 @@ def test_markdown_shows_names_as_they_are() -> None:
     text = found.to_markdown()
     assert "| waits | 0 | 2 | +2 |" in text
     assert "- a\\_b\\_c: main -\\> side" in text
+    assert "- \\+ entry -\\> a\\_b\\_c @side" in text  # "- + " would be a list in a list
     assert all(line.count("|") == 5 for line in text.splitlines() if line.startswith("|") and "---" not in line)
 
 

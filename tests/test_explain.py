@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamgraph.builder import Graph
 from streamgraph.errors import SpecError
 from streamgraph.explain import explain
 from streamgraph.plan import plan
@@ -118,3 +119,24 @@ def test_a_path_has_no_more_links_than_two_for_each_lane_however_long_the_lanes_
         assert len(relation.path) <= 2 * len(schedule.lanes)
     (relation,) = schedule.explain(tasks[0], tasks[-1]).relations
     assert 0 < len(relation.path) <= 2 * len(schedule.lanes)
+
+
+def test_a_name_that_is_no_task_is_answered_by_what_it_is() -> None:
+    made = Graph("names")
+    made.input("x", "f32[4]")
+    for number in range(3):
+        made.task(f"work@{number}", "f", reads="x", writes=f"y@{number}")
+    schedule = plan(made)
+    for name, says in (
+        ("work", "'work' stands for 3 tasks: name one, work@0 to work@2"), ("x", "'x' is a tensor, which these tasks use: work@0, work@1"),
+        ("y", "'y' is a tensor"), ("wrok@1", "did you mean 'work@1'"), ("q", "`plan` lists the tasks"),
+    ):  # fmt: skip
+        with pytest.raises(SpecError, match=says):
+            schedule.explain(name)
+
+
+def test_a_pseudo_task_that_waits_for_nothing_says_so() -> None:
+    schedule = plan(graph("a: -> x | b: x -> y", outputs="y"), streams=1)
+    assert "every lane is done when main is" in str(schedule.explain("exit"))
+    assert "no result is in host memory" in str(schedule.explain("host"))
+    assert "main follows the caller's work anyway" in str(schedule.explain("entry"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamgraph.builder import Graph
 from streamgraph.errors import SpecError
-from streamgraph.hazards import ensure_acyclic, find_hazards, task_graph
+from streamgraph.hazards import build_dag, build_graph, ensure_acyclic, find_hazards, task_graph
 from streamgraph.model import Program
 from streamgraph.plan import plan
 from streamgraph.storages import Mode, meets, trace
@@ -187,9 +187,22 @@ def test_the_frontier_orders_exactly_the_conflicting_pairs(data: st.DataObject) 
 
 def test_hazards_of_one_pair_are_all_kept_on_its_edge() -> None:
     of = program("a: w -> x | b: x -> w", buffers="w")
-    graph = task_graph(of)
-    assert [hazard.kind for hazard in graph.edges[0, 1]["hazards"]] == ["WAR", "RAW"]
-    ensure_acyclic(of, graph)
+    dag = build_dag(of, find_hazards(of, trace(of)[0]))
+    assert [hazard.kind for hazard in dag.between(0, 1)] == ["WAR", "RAW"]
+    assert task_graph(of).edges[0, 1]["hazards"] == dag.between(0, 1)
+    ensure_acyclic(of, dag)
+
+
+@given(data=st.data())
+def test_the_planners_dag_is_the_users_graph(data: st.DataObject) -> None:
+    of = random_program(lambda n: data.draw(st.integers(0, n - 1)), tasks=12)
+    hazards = find_hazards(of, trace(of)[0])
+    dag, graph = build_dag(of, hazards), build_graph(of, hazards)
+    assert {(a, b): dag.between(a, b) for b, group in enumerate(dag.earlier) for a in group} == {
+        edge: graph.edges[edge]["hazards"] for edge in graph.edges
+    }
+    assert [sorted(graph.successors(task)) for task in graph] == [list(group) for group in dag.later]
+    assert dag.is_in_order == all(a < b for a, b in graph.edges)
 
 
 def test_many_readers_then_a_writer_stay_linear_in_accesses() -> None:

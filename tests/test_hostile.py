@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamgraph.errors import CATALOGUE, Problem, SpecError
-from streamgraph.spec import declare, expand, load, loads
+from streamgraph.spec import declare, expand, filling, load, loads
 
 HEAD = "streamgraph: 1\n"
 CANARY = "streamgraph_canary"
@@ -202,8 +202,8 @@ def test_a_crash_of_the_parser_would_be_seen() -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limits of expansion, a hundredth of what they are, so that reaching them takes no time."""
-    for limit in ("MOST_TASKS", "MOST_ACCESSES", "_MOST_FORMS", "_MOST_CHARACTERS"):
-        monkeypatch.setattr(expand, limit, getattr(expand, limit) // 100)
+    for module, limit in ((expand, "MOST_TASKS"), (expand, "MOST_ACCESSES"), (filling, "_MOST_FORMS"), (filling, "MOST_CHARACTERS")):
+        monkeypatch.setattr(module, limit, getattr(module, limit) // 100)
     monkeypatch.setattr(declare, "MOST_ITEMS", declare.MOST_ITEMS // 10)
 
 

@@ -70,6 +70,27 @@ def test_running_passes_the_policy_on_and_a_graph_is_planned_as_captured() -> No
     assert len(compile(made, device="sim", executor="graph").schedule.lanes) == 2
 
 
+def test_all_verbs_take_the_planners_options_in_the_same_way() -> None:
+    import inspect
+
+    from streamgraph.compare import compare
+    from streamgraph.runner import compile, run
+
+    planners = {name: (p.default, p.annotation) for name, p in inspect.signature(plan).parameters.items() if name not in ("spec", "issue")}
+    for verb in (run, compile, compare):
+        own = {name: (p.default, p.annotation) for name, p in inspect.signature(verb).parameters.items()}
+        assert {name: own.get(name) for name in planners} == planners, verb.__name__
+    running = [set(inspect.signature(verb).parameters) for verb in (compile, compare)]
+    assert running[0] == running[1]
+
+
+def test_a_schedule_knows_what_it_was_planned_for() -> None:
+    made = graph("a: -> x | b: x -> y | c: -> z | d: z -> w | e: y w -> o", cost=6.0)
+    assert plan(made).issue == "eager"
+    assert plan(made, issue="captured").issue == "captured"
+    assert Schedule.from_json(plan(made, issue="captured").to_json()).issue == "captured"
+
+
 def test_something_else_is_not_a_spec() -> None:
     with pytest.raises(SpecError, match="a spec cannot be a int"):
         plan(3)  # type: ignore[arg-type]

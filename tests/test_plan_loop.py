@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from streamgraph.builder import Graph
-from streamgraph.hazards import build_graph, find_hazards
+from streamgraph.hazards import build_dag, find_hazards
 from streamgraph.iterations import SOURCE, split, unroll
 from streamgraph.loop import Issue, Loop
 from streamgraph.passes.assign import Assignment
@@ -114,7 +114,7 @@ def written_out(loop: Loop, count: int) -> set[tuple[str, str]]:
         and places[producer] not in (0, index["host"])
         and (source := f"source#{split(made.tasks[producer].name)[1] + loop.inflight + 1}") in position
     ]
-    sync = synchronize(assignment, build_graph(made, find_hazards(made, accesses)), accesses, tuple(paced))
+    sync = synchronize(assignment, build_dag(made, find_hazards(made, accesses)), accesses, tuple(paced))
     names = ["entry", *issued]
     return {(names[e], names[n]) for n in range(1, len(names)) for e in sync.waits[n]}
 

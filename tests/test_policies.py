@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.planning import exact_waits, waits_by_rule
 from streamgraph.cost import task_costs
-from streamgraph.hazards import task_graph
+from streamgraph.hazards import build_dag, find_hazards
 from streamgraph.model import Program
 from streamgraph.passes.assign import assign_work, fold
 from streamgraph.passes.policies import POLICIES
@@ -30,7 +30,7 @@ NAMES = tuple(POLICIES)
 def work(of: Program | str, order: str = "declared", **declared: object) -> Work:
     made = program(of, **declared) if isinstance(of, str) else of  # type: ignore[arg-type]
     accesses = trace(made)[0]
-    return work_of(made, task_graph(made), accesses, task_costs(made, accesses).microseconds, order)  # type: ignore[arg-type]
+    return work_of(made, build_dag(made, find_hazards(made, accesses)), accesses, task_costs(made, accesses).microseconds, order)  # type: ignore[arg-type]
 
 
 def dag(edges: list[tuple[int, int]], costs: list[float], order: str = "declared") -> Work:
@@ -187,15 +187,16 @@ def test_the_matching_is_a_maximum_one_and_does_not_recurse() -> None:
 @given(data=st.data(), name=st.sampled_from(NAMES), limit=st.integers(2, 4))
 def test_no_known_rule_of_synchronisation_emits_fewer_waits_than_ours(data: st.DataObject, name: str, limit: int) -> None:
     of = random_program(lambda n: data.draw(st.integers(0, n - 1)), tasks=14, hosts=False)
-    accesses, edges = trace(of)[0], task_graph(of)
-    job = work_of(of, edges, accesses, task_costs(of, accesses).microseconds, "declared")
+    accesses = trace(of)[0]
+    hazards = build_dag(of, find_hazards(of, accesses))
+    job = work_of(of, hazards, accesses, task_costs(of, accesses).microseconds, "declared")
     made = assign_work(job, limit, name)  # type: ignore[arg-type]
-    exact = exact_waits(job, made, edges, accesses)
+    exact = exact_waits(job, made, hazards, accesses)
     waits = waits_by_rule(job, made, exact)
     assert exact <= min(waits["reduced"], waits["remembered"])
     assert waits["remembered"] <= waits["latest"] <= waits["naive"]
     assert waits["reduced"] <= waits["naive"]
-    with_fifo = nx.DiGraph(edges.edges)
+    with_fifo = nx.DiGraph((earlier, later) for later, group in enumerate(hazards.earlier) for earlier in group)
     for lane in set(made.lane_of):
         nx.add_path(with_fifo, [task for task in made.order if made.lane_of[task] == lane])
     assert exact == sum(made.lane_of[a] != made.lane_of[b] for a, b in nx.transitive_reduction(with_fifo).edges)

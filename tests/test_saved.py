@@ -24,6 +24,7 @@ def test_a_schedule_is_the_same_after_a_round_trip(data: st.DataObject) -> None:
     again = from_json(to_json(schedule))
     assert again == schedule
     assert str(again) == str(schedule)
+    assert again.notes == schedule.notes  # which `==` leaves out
 
 
 def saved() -> dict[str, Any]:
@@ -33,6 +34,20 @@ def saved() -> dict[str, Any]:
 def resealed(data: dict[str, Any]) -> str:
     body = {key: value for key, value in data.items() if key != "digest"}
     return json.dumps({**body, "digest": _digest(body)})
+
+
+def test_a_schedule_of_the_first_version_is_read_and_has_no_notes() -> None:
+    data = saved()
+    del data["notes"]
+    again = from_json(resealed({**data, "streamgraph_schedule": 1}))
+    assert again == from_json(json.dumps(saved()))
+    assert again.notes == ()
+
+
+def test_what_the_other_policies_gave_is_saved() -> None:
+    schedule = plan(graph("a: -> x | b: -> y | c: x y -> z", outputs="z"))
+    assert schedule.notes
+    assert from_json(to_json(schedule)).notes == schedule.notes
 
 
 def test_a_dropped_wait_is_refused_even_with_a_right_digest() -> None:
@@ -54,7 +69,11 @@ def test_an_edited_file_is_refused_by_its_digest() -> None:
     [
         ("", "Expecting value"),
         ("[]", "does not begin with"),
-        ('{"streamgraph_schedule": 2}', "does not begin with"),
+        ('{"streamgraph_schedule": 3}', "does not begin with"),
+        ('{"streamgraph_schedule": true}', "does not begin with"),
+        ('{"streamgraph_schedule": [1]}', "does not begin with"),
+        ('{"streamgraph_schedule": 2, "program": {}, "lanes": [], "steps": [], "options": {}, "digest": ""}', "keys are not those"),
+        ('{"streamgraph_schedule": 2, "program": {}, "lanes": [], "steps": [], "options": {}, "notes": [3], "digest": ""}', "wrong kind"),
         ('{"streamgraph_schedule": 1}', "keys are not those"),
         ('{"a": 1, "a": 2}', "stands twice"),
         ('{"a": NaN}', "NaN is not a number"),

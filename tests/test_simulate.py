@@ -26,6 +26,7 @@ from streamgraph.schedule import HostWait, Lane, Launch, Record, Schedule, Wait,
 from streamgraph.simulate import TaskTime, Timeline, simulate
 from tests.drawn import cameras, host_tasks, prefetch
 from tests.programs import seeded
+from tests.support import graph
 
 SEEDS = st.integers(0, 10**6)
 GPU = as_machine()
@@ -382,3 +383,15 @@ def test_a_schedule_of_many_steps_needs_no_recursion() -> None:
     timeline = simulate(schedule)
     assert len(timeline.critical_path) >= 1
     assert timeline.makespan >= count
+
+
+def test_a_prediction_says_what_its_times_rest_on() -> None:
+    declared = graph("a: -> x | b: x -> y | c: y -> z").program()
+    first, *rest = declared.tasks
+    declared = replace(declared, tasks=(first, *(replace(task, cost=None) for task in rest)))
+    schedule = plan(replace(declared, tasks=tuple(replace(task, cost=None) for task in declared.tasks)))
+    assert simulate(schedule).basis == "sizes alone"
+    assert simulate(plan(declared)).basis == "declared costs of 1 of 3 tasks, sizes for the rest"
+    assert simulate(plan(declared), {"b": 2.0}).basis == "measured costs of 1 and declared costs of 1 of 3 tasks, sizes for the rest"
+    everything = simulate(schedule, {"a": 1.0, "b": 2.0, "c": 3.0}, machine="h200", issue="captured")
+    assert everything.basis == "measured costs of 3 of 3 tasks on 'h200', as a CUDA graph"

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from streamgraph.errors import SpecError
 from streamgraph.spec import json_schema, loads
 from streamgraph.spec import reader as reader_module
+from streamgraph.spec.document import Document, Map, Plain, Seq
 from streamgraph.spec.faults import check_form
-from streamgraph.spec.reader import Document, Map, Plain, Seq, read, read_mapping
-from streamgraph.spec.schema import typed
+from streamgraph.spec.reader import read, read_mapping
+from streamgraph.spec.values import typed
 
 PARSERS = [yaml.SafeLoader, *([yaml.CSafeLoader] if hasattr(yaml, "CSafeLoader") else [])]
 
@@ -43,6 +44,28 @@ def test_what_is_written_is_read(value: dict[str, Any], flow: bool) -> None:
     found = first(text)
     assert found == value
     assert read_mapping(value).data == value
+
+
+@given(st.dictionaries(words, data, max_size=4))
+@settings(max_examples=80)
+def test_a_part_of_a_document_gives_the_same_places(value: dict[str, Any]) -> None:
+    document = read(yaml.dump(value, allow_unicode=True, width=10_000), "f")
+    pending: list[tuple[Any, tuple[str | int, ...]]] = [(document.data, ())]
+    while pending:
+        node, path = pending.pop()
+        inside = [(key, item) for key, item in (node.items() if isinstance(node, Map) else enumerate(node))]
+        for key, item in [*inside, ("no such key", None), (99, None)]:
+            for cut in range(len(path) + 2):
+                whole = (*path, key)
+                part = document.at(whole[:cut])
+                assert part.place(whole[cut:]) == document.place(whole)
+                if cut <= len(path):
+                    assert part.key_place(whole[cut:]) == document.key_place(whole)
+            if isinstance(item, (Map, Seq)):
+                pending.append((item, (*path, key)))
+        if path and isinstance(path[0], str):
+            found = document.places(path[0], [(*path[1:], key) for key, _ in inside])
+            assert found == [document.place((*path, key)) for key, _ in inside]
 
 
 @given(st.dictionaries(words, data, max_size=4), st.booleans())

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from streamgraph.builder import Graph
 from streamgraph.model import Family
-from streamgraph.storages import Mode, contains, meets, remainder, seats, trace
+from streamgraph.seats import seats
+from streamgraph.storages import Mode, contains, meets, remainder, trace
 from tests.support import program
 
 boxes = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)).map(lambda p: (min(p), max(p))), min_size=2, max_size=2).map(tuple)

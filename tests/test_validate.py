@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from streamgraph.errors import CATALOGUE, Location
 from streamgraph.model import OUTPUT_PREFIX, Argument, Family, Kind, Output, Program, Stream, Task, Tensor, TensorType
+from streamgraph.names import name_fault, near, operator_fault
 from streamgraph.storages import trace
-from streamgraph.validate import check, finish, name_fault, near, operator_fault
+from streamgraph.validate import check, finish
 from tests.programs import random_program
 
 F = TensorType("f32", (8,))

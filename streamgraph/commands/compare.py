@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--outputs", multiple=True, metavar="TENSOR",
               help="Compare these tensors, any in the program, instead of the spec's outputs. Repeatable.")
 def compare(
-    report: Report, spec: str, ops: str | None, inputs: tuple[str, ...], device: str, executor: str, seed: int,
+    report: Report, spec: str, ops: str | None, inputs: tuple[str, ...], device: str, seed: int,
     options: Planning, outputs: tuple[str, ...],
 ) -> int | None:  # fmt: skip
     """Run a spec task after task and as planned, on the same inputs, and name the first task that wrote other bytes.
@@ -45,7 +45,7 @@ def compare(
     given = load_inputs(schedule.program, inputs, find(device, schedule.program).location)
     operators = load_operators(ops) if ops else None
     with progress(report, "comparing"):
-        found = compared(schedule, given, ops=operators, device=device, executor=cast(Any, executor), seed=seed)
+        found = compared(schedule, given, ops=operators, device=device, executor=cast(Any, options.executor), seed=seed)
     report.data = _to_dict(found)
     report.result("\n".join(_said(found)))
     shown = shell(spec)

@@ -99,7 +99,9 @@ def _waits(report: Report, schedule: Schedule, subject: str, tasks: tuple[str, .
         numbers = [number for number in numbers if any(reason.later == tasks[0] for reason in _reasons(schedule, number))]
     looked = certified and len(numbers) * len(schedule.steps) <= LOOKS
     needed = {found.number: found for found in certificate(schedule, numbers)} if looked else {}
-    report.data = {"waits": [str(schedule.steps[number]) for number in numbers], "counts": str(schedule.counts)}
+    report.data = {
+        "waits": [str(schedule.steps[number]) for number in numbers], "counts": str(schedule.counts), "notes": list(schedule.notes),
+    }  # fmt: skip
     if certified:
         report.data["certificate"] = [found.to_dict() for found in needed.values()] if looked else None
     if not numbers and tasks:
@@ -121,6 +123,9 @@ def _waits(report: Report, schedule: Schedule, subject: str, tasks: tuple[str, .
         report.result("\n".join(lines))
     if certified and not looked:
         report.say(f"{len(numbers):,} waits are too many to take out one by one: name a task, or use streamgraph.certificate.")
+    if not tasks and numbers:
+        for note in schedule.notes:
+            report.say(f"Chosen: {note}.")
     if subject != STDIN and schedule.program.tasks:
         more = [] if certified else [f"explain {shell(subject)} --waits"]
         report.next(*more, f"explain {shell(subject)} {shell(schedule.program.tasks[-1].name)}")

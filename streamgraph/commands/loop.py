@@ -55,10 +55,11 @@ class Planned:
 
     def written_out(self, count: int) -> tuple[Schedule, Timeline]:
         """The loop for `count` iterations as one schedule, and its simulated run."""
+        from streamgraph.plan import issue_of
         from streamgraph.simulate import simulate
 
         schedule = self.loop.schedule(count)
-        return schedule, simulate(schedule, self._costs(count), machine=self.options.machine)
+        return schedule, simulate(schedule, self._costs(count), machine=self.options.machine, issue=issue_of(self.options.executor))
 
     def period(self) -> tuple[float, float, str]:
         """Microseconds for one more iteration once the loop repeats, and for a run of its own; and what they come from."""
@@ -110,7 +111,7 @@ def loop_of(report: Report, schedule: Schedule, options: Planning, items: tuple[
 
 
 def _inputs(program: Program, items: tuple[str, ...]) -> frozenset[str]:
-    from streamgraph.validate import near
+    from streamgraph.names import near
 
     known = {tensor.name for tensor in program.inputs}
     families = {f"{family.name}@*": family.members for family in program.families}
@@ -197,7 +198,7 @@ def explain_iterations(report: Report, planned: Planned, spec: str, tasks: tuple
 
 
 def _check_tasks(loop: Loop, tasks: tuple[str, ...]) -> None:
-    from streamgraph.validate import near
+    from streamgraph.names import near
 
     known = [issue.task for issue in loop.steady]
     problems = []

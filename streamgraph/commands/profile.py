@@ -83,7 +83,7 @@ def profile(
     write(output, text)
     report.data["file"] = output
     report.say(f"Saved to {output}.")
-    report.next(*([] if spec == STDIN else [f"plan {shell(spec)} --costs {shell(output)}"]))
+    report.next(*([] if spec == STDIN else [f"plan {shell(spec)} --costs {shell(output)}{' --machine cpu' if where == 'cpu' else ''}"]))
 
 
 def _entry(found: Profile, name: str) -> dict[str, object]:

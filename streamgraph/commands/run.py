@@ -39,9 +39,6 @@ def running_options(function: Callable[..., int | None]) -> Callable[..., int | 
     for option in (
         click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, metavar="N", show_default=True,
                      help="For `init: random`, and for torch's generators."),
-        click.option("--executor", type=click.Choice(["auto", "lanes", "eager", "graph", "sequential"]), default="auto", show_default=True,
-                     help="lanes: a host thread per lane (the CPU's default); eager: one thread, streams (the GPU's); graph: a CUDA graph; "
-                     "sequential: one after another."),
         click.option("--device", default="auto", show_default=True, metavar="NAME", callback=device_named,
                      help="auto, cpu, cuda, cuda:1, or sim: run nothing, predict times."),
         click.option("--input", "inputs", multiple=True, metavar="NAME=FILE",
@@ -66,7 +63,7 @@ def running_options(function: Callable[..., int | None]) -> Callable[..., int | 
 @profile_options
 @click.option("--no-check", is_flag=True, help="Leave out the second run, task after task, that the results are compared with.")
 def run(
-    report: Report, spec: str, ops: str | None, inputs: tuple[str, ...], device: str, executor: str, seed: int,
+    report: Report, spec: str, ops: str | None, inputs: tuple[str, ...], device: str, seed: int,
     options: Planning, output: str | None, page: str | None, no_check: bool, iterations: int | None, inflight: int | None,
     profile: bool, trace: str | None,
 ) -> int | None:  # fmt: skip
@@ -82,6 +79,7 @@ def run(
     from streamgraph.commands.schedule import lanes_table
 
     only_with_iterations(iterations, (), inflight)
+    executor = options.executor
     check_profile(profile, trace, iterations, device, executor)
     schedule = load_schedule(report, spec, options)
     figures = figures_of(schedule)

@@ -94,7 +94,7 @@ def plan(
 def _estimate(timeline: Timeline) -> dict[str, object]:
     return {
         "unit": "us", "makespan": timeline.makespan, "one_stream": timeline.one_stream, "speed_up": timeline.speed_up,
-        "source": f"simulated from {timeline.basis}",
+        "source": f"simulated from {timeline.basis}", "issue": timeline.issue,
     }  # fmt: skip
 
 

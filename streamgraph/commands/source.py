@@ -26,6 +26,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 STDIN = "-"
 # As in `passes.policies`, which `--help` has no time to import; a test compares them.
 POLICY_NAMES = ("auto", "single", "critical_path", "earliest_free", "max_concurrency", "opara", "longest_path", "levels", "urgent")
+EXECUTOR_NAMES = ("auto", "lanes", "eager", "graph", "sequential")
+EXECUTORS = (
+    "What the schedule is planned for, and run by. lanes: a host thread per lane (the CPU's default); eager: one thread, streams "
+    "(the GPU's); graph: a CUDA graph, where launches cost the host nothing; sequential: one after another."
+)
 _SAVED = re.compile(r'\s*\{\s*"streamgraph_schedule"')
 _PEEK = 4096
 
@@ -41,6 +46,7 @@ class Planning:
     params: tuple[str, ...]
     costs: str | None = None
     machine: str | None = None
+    executor: str = "auto"
 
 
 def param_option(function: Function) -> Function:
@@ -55,12 +61,14 @@ def planning_options(function: Callable[..., int | None]) -> Callable[..., int |
 
     @functools.wraps(function)
     def planned(
-        *arguments: Any, streams: Any, order: Any, release: Any, policy: Any, params: tuple[str, ...], costs: Any, machine: Any, **rest: Any
-    ) -> int | None:
-        return function(*arguments, options=Planning(streams, order, release, policy, params, costs, machine), **rest)
+        *arguments: Any, streams: Any, order: Any, release: Any, policy: Any, params: tuple[str, ...], costs: Any, machine: Any,
+        executor: str, **rest: Any,
+    ) -> int | None:  # fmt: skip
+        return function(*arguments, options=Planning(streams, order, release, policy, params, costs, machine, executor), **rest)
 
     made: Callable[..., int | None] = planned
     for option in (
+        click.option("--executor", type=click.Choice(EXECUTOR_NAMES), default="auto", show_default=True, help=EXECUTORS),
         click.option("--machine", metavar="NAME|FILE",
                      help="What predictions assume: gpu (the default), h200, cpu, or a file by `doctor --measure`."),
         click.option("--costs", metavar="FILE", help="Measured costs of tasks, as `streamgraph profile` writes them."),
@@ -118,7 +126,7 @@ def load_schedule(report: Report, source: str, options: Planning, outputs: tuple
     Raises:
         SpecError, ScheduleError, VerificationError: as `plan` and `Schedule.from_json`.
     """
-    from streamgraph.plan import plan
+    from streamgraph.plan import issue_of, plan
     from streamgraph.saved import from_json
 
     text = _stdin() if source == STDIN else None
@@ -143,7 +151,7 @@ def load_schedule(report: Report, source: str, options: Planning, outputs: tuple
     begun = time.perf_counter()
     schedule = plan(
         program, streams=options.streams, order=options.order, release=options.release, policy=options.policy,
-        costs=options.costs, machine=options.machine,
+        costs=options.costs, machine=options.machine, issue=issue_of(options.executor),
     )  # fmt: skip
     report.detail(f"planned and verified {len(program.tasks)} tasks in {time.perf_counter() - begun:.2f} s")
     return schedule
@@ -162,10 +170,15 @@ def spec_text(source: str) -> str | None:
 
 
 def predict(schedule: Schedule, options: Planning) -> Timeline:
-    """The simulated run, on the machine and with the costs that were asked for."""
+    """The simulated run, by the executor, on the machine and with the costs that were asked for.
+
+    A saved schedule that was planned for a CUDA graph is taken to run as one, unless an executor is named.
+    """
+    from streamgraph.plan import issue_of
     from streamgraph.simulate import simulate
 
-    return simulate(schedule, options.costs, machine=options.machine)
+    issue = schedule.issue if options.executor == "auto" else issue_of(options.executor)
+    return simulate(schedule, options.costs, machine=options.machine, issue=issue)
 
 
 def _stdin() -> str:

@@ -86,11 +86,11 @@ def _operators(report: Report, ops: str, form: str) -> Any:
 
 def _planned(program: Program) -> str:
     """What planning begins with, which finds rings that are too small. Raises SpecError."""
-    from streamgraph.hazards import build_graph, ensure_acyclic, find_hazards
+    from streamgraph.hazards import build_dag, ensure_acyclic, find_hazards
     from streamgraph.storages import trace
 
     hazards = find_hazards(program, trace(program)[0])
-    ensure_acyclic(program, build_graph(program, hazards))
+    ensure_acyclic(program, build_dag(program, hazards))
     facts = (many(len(program.tasks), "task"), many(len(program.tensors), "tensor"), many(len(hazards), "hazard"))
     return ", ".join(facts)
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from streamgraph.hazards import Dag
 from streamgraph.model import HOST, Program
 from streamgraph.passes.policies import POLICIES, PolicyName
 from streamgraph.passes.work import FREE, HANDOVER, ON_HOST, Placement, Work, work_of
 from streamgraph.schedule import Lane
 from streamgraph.storages import Accesses
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 MOST_LANES = 8  # graph replay gains up to eight streams on an H200 and hardly beyond (benchmarks/RESULTS.md)
 
@@ -44,7 +42,7 @@ class Assignment:
 
 def assign(
     program: Program,
-    graph: nx.DiGraph[int],
+    dag: Dag,
     accesses: Accesses,
     costs: Sequence[float],
     streams: int | Literal["auto"],
@@ -53,7 +51,7 @@ def assign(
 ) -> Assignment:
     """The lanes and the issue order of one policy. `streams` bounds the lanes that unpinned tasks may use, `main` included ("auto": 8);
     pinned lanes come on top."""
-    return assign_work(work_of(program, graph, accesses, costs, order), MOST_LANES if streams == "auto" else streams, policy)
+    return assign_work(work_of(program, dag, accesses, costs, order), MOST_LANES if streams == "auto" else streams, policy)
 
 
 def assign_work(work: Work, limit: int, policy: PolicyName) -> Assignment:

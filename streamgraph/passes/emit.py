@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from streamgraph.errors import Location
+from streamgraph.hazards import Dag
 from streamgraph.model import ENTRY, EXIT, HOST, Program
 from streamgraph.passes.assign import Assignment
 from streamgraph.passes.lifetime import Drop, Lifetimes
@@ -14,13 +14,10 @@ from streamgraph.passes.sync import Synchronization
 from streamgraph.schedule import HostWait, Launch, Reason, Record, RecordStream, Release, Schedule, Step, Wait
 from streamgraph.storages import Access, Accesses, Mode, meets
 
-if TYPE_CHECKING:
-    import networkx as nx
-
 
 def emit(
     program: Program,
-    graph: nx.DiGraph[int],
+    dag: Dag,
     accesses: Accesses,
     assignment: Assignment,
     sync: Synchronization,
@@ -28,7 +25,7 @@ def emit(
     options: tuple[tuple[str, str], ...],
 ) -> Schedule:
     """The schedule in host issue order: per task its waits, the releases they allow, its launch, its record."""
-    steps = tuple(_Writer(program, graph, accesses, assignment, sync, lifetimes).steps())
+    steps = tuple(_Writer(program, dag, accesses, assignment, sync, lifetimes).steps())
     lanes = assignment.lanes
     if not any(isinstance(step, HostWait) or step.lane == HOST for step in steps):
         lanes = lanes[:-1]
@@ -39,13 +36,13 @@ class _Writer:
     def __init__(
         self,
         program: Program,
-        graph: nx.DiGraph[int],
+        dag: Dag,
         accesses: Accesses,
         assignment: Assignment,
         sync: Synchronization,
         lifetimes: Lifetimes,
     ) -> None:
-        self.program, self.graph, self.accesses, self.assignment, self.sync = program, graph, accesses, assignment, sync
+        self.program, self.dag, self.accesses, self.assignment, self.sync = program, dag, accesses, assignment, sync
         self.lifetimes = lifetimes
         self.release_edges: dict[tuple[int, int], list[int]] = {}
         self.drops = deque(sorted(lifetimes.drops, key=_place_of_drop))
@@ -120,8 +117,7 @@ class _Writer:
         else:
             pair = (self.assignment.order[earlier - 1], self.assignment.order[later - 1])
             place = _place(self.program.tasks[pair[1]].location)
-            edge = self.graph.get_edge_data(*pair)  # `graph.edges` would build a view for each pair
-            for hazard in edge["hazards"] if edge is not None else ():
+            for hazard in self.dag.between(*pair):
                 yield Reason(hazard.kind, hazard.tensor, self.name[earlier], self.name[later], place)
             for storage in self.release_edges.get((earlier, later), ()):
                 yield self.last_use(storage, earlier, later)

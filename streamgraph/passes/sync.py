@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from streamgraph.frontier import Entry, Frontier, Layout
+from streamgraph.hazards import Dag
 from streamgraph.model import Box, Kind
 from streamgraph.passes.assign import Assignment
 from streamgraph.storages import Access, Accesses, Mode, meets
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 FEW = 8  # boxes of one storage that are looked through one by one
 Clock: TypeAlias = tuple[int, ...]
@@ -49,7 +47,7 @@ class Synchronization:
 
 
 def synchronize(
-    assignment: Assignment, graph: nx.DiGraph[int], accesses: Accesses, release_edges: tuple[tuple[int, int, int], ...] = ()
+    assignment: Assignment, dag: Dag, accesses: Accesses, release_edges: tuple[tuple[int, int, int], ...] = ()
 ) -> Synchronization:
     """The minimal waits for the assignment. `release_edges` are (earlier position, later position, storage) that a release policy added."""
     count, host = len(assignment.order), len(assignment.lanes) - 1
@@ -72,7 +70,7 @@ def synchronize(
         if node == count + 1:
             yield from last_on.values()
         elif node:
-            yield from (position[task] for task in graph.predecessors(assignment.order[node - 1]))
+            yield from (position[task] for task in dag.earlier[assignment.order[node - 1]])
         yield from added.get(node, ())
 
     known: list[Clock] = [(-1,) * len(assignment.lanes)] * len(assignment.lanes)

@@ -1,6 +1,6 @@
 """Work: a Program, its DAG and its costs become what a policy needs to know, in plain tuples by declaration index.
 
-Made once and handed to every policy: reading a networkx graph for each of them would take longer than most of them do.
+Made once and handed to every policy.
 """
 
 from __future__ import annotations
@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from streamgraph.devices import of_tasks
+from streamgraph.hazards import Dag
 from streamgraph.model import CPU, DEVICE, HOST, MAIN, OUTPUT_PREFIX, Program
 from streamgraph.schedule import Lane
 from streamgraph.storages import Accesses
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 HANDOVER = 2.0  # microseconds that policies count for a record and a wait: the host's, as a device hands over in less than 0.1
 FREE, ON_HOST = -2, -1
@@ -70,23 +68,14 @@ class Placement:
     high: tuple[int, ...] = ()
 
 
-def work_of(
-    program: Program, graph: nx.DiGraph[int], accesses: Accesses, costs: Sequence[float], order: Literal["declared", "auto"]
-) -> Work:
+def work_of(program: Program, dag: Dag, accesses: Accesses, costs: Sequence[float], order: Literal["declared", "auto"]) -> Work:
     """The work that a program's DAG is."""
     count = len(program.tasks)
-    before: list[list[int]] = [[] for _ in range(count)]
-    after: list[list[int]] = [[] for _ in range(count)]
-    in_order = True
-    for first, second in graph.edges:
-        before[second].append(first)
-        after[first].append(second)
-        in_order = in_order and first < second
-    earlier, later = tuple(map(tuple, before)), tuple(map(tuple, after))
+    earlier, later = dag.earlier, dag.later
     lanes = _declared_lanes(program)
     index_of = {lane.name: index for index, lane in enumerate(lanes)}
     home = tuple(ON_HOST if t.host else FREE if t.stream is None else index_of[t.stream] for t in program.tasks)
-    declared = tuple(range(count)) if in_order else topological(earlier, later, range(count))
+    declared = tuple(range(count)) if dag.is_in_order else topological(earlier, later, range(count))
     bottom = list(costs)
     for task in reversed(declared):
         if later[task]:

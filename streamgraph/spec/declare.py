@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 
 from streamgraph.errors import Location, Problem, quoted
 from streamgraph.model import CPU, DEVICE, Family, Kind, Tensor, TensorType, is_gpu, parse_type
+from streamgraph.names import near
+from streamgraph.spec.document import Document, Path
 from streamgraph.spec.interpolate import MOST_ITEMS, Keys, Scope, Unfit, combinations, count, interpolate, items_of, member, value_of
-from streamgraph.spec.reader import Document, Path
 from streamgraph.spec.schema import TensorForm
-from streamgraph.validate import near
 from streamgraph.views import Item, UntypedBase, parse_cut, view
 
 Report = Callable[[Problem], None]
@@ -57,6 +57,7 @@ class Declarations:
         self._views: dict[int, tuple[str, Path]] = {}  # number in tensors -> the text of its view
         self._unfit: set[Path] = set()  # what could not be interpolated for one member is not tried for the next
         self._forms = 0
+        self._types: dict[str, TensorType] = {}  # by spelling: thousands of tensors have the same few
         self._groupings: list[tuple[str, tuple[str, ...], Path]] = []
 
     def add(self, name: str, form: TensorForm) -> None:
@@ -202,10 +203,13 @@ class Declarations:
         return number
 
     def _type(self, spelled: str, name: str, path: Path) -> TensorType | None:
+        if spelled in self._types:
+            return self._types[spelled]
         try:
             made = parse_type(spelled)
             if len(made.shape) > _MOST_DIMENSIONS:
                 raise ValueError(f"a tensor has at most {_MOST_DIMENSIONS} dimensions, not {len(made.shape)}")
+            self._types[spelled] = made
             return made
         except ValueError as error:
             self._report("SG106", quoted(error, 300), path, "write the dtype and the shape, like f16[8, 3]")

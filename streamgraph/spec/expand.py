@@ -9,22 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from streamgraph.errors import Location, Problem, quoted
-from streamgraph.model import OUTPUT_PREFIX, Argument, Kind, Output, Program, Stream, Task, Tensor, parse_time
+from streamgraph.model import OUTPUT_PREFIX, Argument, Kind, Output, Program, Stream, Task, Tensor
+from streamgraph.names import LONGEST_NAME, near
 from streamgraph.spec.declare import Declarations, placed, read_keys, whole_number
+from streamgraph.spec.document import Document, Path
 from streamgraph.spec.faults import Checked
+from streamgraph.spec.filling import MOST_CHARACTERS, Filling, TooLarge
 from streamgraph.spec.interpolate import KEY, Scope, Unfit, combinations, interpolate, member
-from streamgraph.spec.reader import Document, Path
 from streamgraph.spec.resolve import Earlier, Members, Texts
-from streamgraph.spec.schema import Entry, Spec, TaskForm
-from streamgraph.spec.template import COPY, Template, frozen, make_template
-from streamgraph.validate import LONGEST_NAME, MOST_ACCESSES, MOST_TASKS, near
+from streamgraph.spec.schema import Spec, TaskForm
+from streamgraph.spec.template import COPY, Template, make_template
+from streamgraph.spec.values import Entry
+from streamgraph.validate import MOST_ACCESSES, MOST_TASKS
 
 _MOST_PROBLEMS = 10_000
-_MOST_CHARACTERS = 200_000_000  # made by interpolation, all in all
-_MOST_FORMS = 20_000_000  # `$` forms computed, all in all: some 20 seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,6 @@ def expand_spec(checked: Checked, document: Document, params: Mapping[str, objec
     """The program that a checked spec declares, under `name` unless it has its own."""
     assert checked.spec is not None, "bug in streamgraph: nothing to expand"
     return _Expander(checked.spec, checked, document).run(params or {}, name)
-
-
-class _TooLarge(Exception):
-    """The program has more tasks or accesses than allowed; expansion stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +65,8 @@ class _Expander:
         self.wild: list[tuple[int, list[tuple[str, Entry, tuple[str, ...], Location | None]]]] = []
         self.failed: set[str] = set()
         self.templates: dict[Path, Template] = {}
-        self.costs: dict[str, float | None] = {}
-        self.accesses = self.steps = self.characters = self.forms = 0
-        self.unfit: set[Path] = set()  # texts that could not be interpolated for one member are not tried for the next
+        self.fill = Filling(document, self.report)
+        self.accesses = self.steps = 0
 
     def report(self, problem: Problem) -> None:
         if len(self.problems) < _MOST_PROBLEMS:
@@ -86,8 +81,8 @@ class _Expander:
             self.declared.add(tensor, form)
         try:
             self._body(self.spec.tasks, (), self.scope, _Inherited())
-        except _TooLarge:
-            message = f"a spec expands to at most {MOST_TASKS} tasks, {MOST_ACCESSES} accesses and {_MOST_CHARACTERS} characters"
+        except TooLarge:
+            message = f"a spec expands to at most {MOST_TASKS} tasks, {MOST_ACCESSES} accesses and {MOST_CHARACTERS} characters"
             self._report("SG105", message, ("tasks",), "make it smaller")
         self.declared.finish(self.values)
         tensors = (*self.declared.tensors, *(Tensor(value, Kind.VALUE, location=place) for value, place in self.values.items()))
@@ -157,11 +152,20 @@ class _Expander:
         shared: dict[str, list[tuple[Template, tuple[str, ...]]]] = {}
         for name, form in forms.items():
             here: Path = (*path, "tasks", name)
-            template = self.templates.get(here)
+            template = self.templates.get(here) if path else None
             if template is None:
-                template = self.templates[here] = make_template(name, form, here, self.document, self.mended, self.report)
+                template = make_template(name, form, here, self.document, self.mended, self.report)
+                if path:  # a group comes round again, the top level does not
+                    self.templates[here] = template
             start = len(self.tasks)
             if name in self.failed:
+                continue
+            if form.each is None and form.tasks is None:  # as most are in a large file
+                template.updated.clear()
+                self._step()
+                self._task(template, scope, inherited, inherited.items)
+                if inherited.items:
+                    self.earlier.stands_for(name, start)
                 continue
             keys = read_keys(form.each, scope, self.document, here, self.report) if form.each is not None else ()
             if keys is None:
@@ -172,14 +176,12 @@ class _Expander:
             for items in combinations(keys):
                 inner = {**scope, **dict(zip(names, items, strict=True))} if keys else scope
                 first = len(self.tasks)
-                self.steps += 1  # groups can go round without making a task
-                if self.steps > MOST_TASKS:
-                    raise _TooLarge
+                self._step()
                 all_items = inherited.items + items
                 if form.tasks is None:
                     self._task(template, inner, inherited, all_items)
                     continue
-                stream = self._text(form.stream, inner, (*here, "stream")) if form.stream is not None else inherited.stream
+                stream = self.fill.text(form.stream, inner, (*here, "stream")) if form.stream is not None else inherited.stream
                 self._body(form.tasks, here, inner, _Inherited(all_items, (*inherited.after, *self._after_texts(template, inner)), stream))
                 if all_items:
                     self.earlier.stands_for(member(name, all_items), first)
@@ -189,6 +191,11 @@ class _Expander:
                     self.earlier.stands_for(member(name, inherited.items), start)
             if keys and form.tasks is None:
                 self._interleaving(template, names, shared)
+
+    def _step(self) -> None:
+        self.steps += 1  # groups can go round without making a task
+        if self.steps > MOST_TASKS:
+            raise TooLarge
 
     def _interleaving(self, template: Template, keys: tuple[str, ...], shared: dict[str, list[tuple[Template, tuple[str, ...]]]]) -> None:
         for tensor, times in template.updated.items():
@@ -215,7 +222,7 @@ class _Expander:
         for role, entry, place, ready in template.entries:
             argument = ready
             if argument is None:
-                names = self._texts(entry.names, scope, (*path, role, *entry.at), place)
+                names = self.fill.texts(entry.names, scope, (*path, role, *entry.at), place)
                 if names is None:
                     self._lost(entry.names if role == "writes" else ())
                     continue
@@ -233,13 +240,13 @@ class _Expander:
                     template.updated[updated] = template.updated.get(updated, 0) + 1
         const = template.const
         if const is None:
-            self._spend(template.forms, template.length)
-            const = tuple((key, self._const(value, scope, (*path, "const", key))) for key, value in (form.const or {}).items())
+            self.fill.spend(template.forms, template.length)
+            const = tuple((key, self.fill.const(value, scope, (*path, "const", key))) for key, value in (form.const or {}).items())
         stream = form.stream if form.stream is not None else inherited.stream
         if stream is not None and "$" in stream:
-            stream = self._text(stream, scope, (*path, "stream"))
-        cost = self._cost(self._text(form.cost, scope, (*path, "cost")), (*path, "cost")) if form.cost is not None else None
-        operator = "unknown" if form.run is None else self._text(form.run, scope, (*path, "run"))
+            stream = self.fill.text(stream, scope, (*path, "stream"))
+        cost = self.fill.cost(self.fill.text(form.cost, scope, (*path, "cost")), (*path, "cost")) if form.cost is not None else None
+        operator = "unknown" if form.run is None else self.fill.text(form.run, scope, (*path, "run"))
         if form.copy_ is not None and template.entries:
             operator = "copy"
         after = self._after(name, (*inherited.after, *self._after_texts(template, scope))) if inherited.after or template.after else ()
@@ -252,12 +259,12 @@ class _Expander:
             )
         )  # fmt: skip
         if len(self.tasks) > MOST_TASKS or self.accesses > MOST_ACCESSES:
-            raise _TooLarge
+            raise TooLarge
 
     def _after(self, task: str, texts: Texts) -> tuple[str, ...]:
         found = self.earlier.find(task, texts, MOST_ACCESSES - self.accesses)
         if found is None:
-            raise _TooLarge
+            raise TooLarge
         self.accesses += len(found)
         return found
 
@@ -274,62 +281,12 @@ class _Expander:
     def _lost(self, texts: list[str] | tuple[str, ...]) -> None:
         self.declared.broken.update(re.split(r"[@$*]", text)[0] for text in texts)
 
-    def _text(self, text: str, scope: Scope, path: Path) -> str:
-        if "$" not in text:
-            return text
-        found = self._texts((text,), scope, path, None)
-        return "unknown" if found is None else found[0]
-
-    def _texts(self, texts: tuple[str, ...], scope: Scope, path: Path, place: Location | None) -> tuple[str, ...] | None:
-        """The texts at `path`, interpolated; None if that cannot be done, which is reported the first time."""
-        if path in self.unfit:
-            return None
-        try:
-            found: list[str] = []
-            for text in texts:
-                if "$" in text:
-                    self._spend(text.count("$"), 0)
-                    text = interpolate(text, scope)
-                    self._spend(0, len(text))
-                found.append(text)
-            return tuple(found)
-        except Unfit as error:
-            self.unfit.add(path)
-            self.report(placed(error.problem, place or self.document.place(path)))
-            return None
-
-    def _spend(self, forms: int, characters: int) -> None:
-        self.forms += forms
-        self.characters += characters
-        if self.forms > _MOST_FORMS or self.characters > _MOST_CHARACTERS:
-            raise _TooLarge
-
     def _after_texts(self, template: Template, scope: Scope) -> Texts:
         found: list[tuple[str, Location | None]] = []
         for number, (text, place) in enumerate(template.after):
-            names = self._texts((text,), scope, (*template.path, "after", number), place)
+            names = self.fill.texts((text,), scope, (*template.path, "after", number), place)
             found += [(name, place) for name in names or ()]
         return tuple(found)
-
-    def _cost(self, text: str, path: Path) -> float | None:
-        if text not in self.costs:
-            self.costs[text] = None
-            try:
-                self.costs[text] = parse_time(text)
-            except ValueError as error:
-                if text != "unknown":
-                    self._report("SG104", quoted(error, 300), path, "write a finite number >= 0 with its unit: 120us, 1.5ms or 2s")
-        return self.costs[text]
-
-    def _const(self, value: Any, scope: Scope, path: Path) -> Any:
-        if path in self.unfit:
-            return None
-        try:
-            return frozen(value, scope)
-        except Unfit as error:
-            self.unfit.add(path)
-            self.report(placed(error.problem, self.document.place(path)))
-            return None
 
     def _wildcards(self, members: Members) -> None:
         for number, entries in self.wild:

@@ -13,9 +13,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from streamgraph.errors import Problem, quoted
-from streamgraph.spec.reader import Document, Map, Path
-from streamgraph.spec.schema import Spec, StreamForm, TaskForm, TensorForm, described, whole
-from streamgraph.validate import near
+from streamgraph.names import near
+from streamgraph.spec.document import Document, Map, Path
+from streamgraph.spec.schema import Spec, StreamForm, TaskForm, TensorForm
+from streamgraph.spec.values import described, whole
 
 _TOP, _TENSOR, _TASK, _STREAM = "a spec", "a tensor", "a task", "a stream"
 _KEYS: dict[str, tuple[str, ...]] = {

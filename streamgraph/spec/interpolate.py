@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from streamgraph.errors import Problem, quoted
+from streamgraph.names import near
 from streamgraph.spec.reader import LONGEST_SCALAR
-from streamgraph.validate import near
 
 Scope: TypeAlias = Mapping[str, "int | str"]
 LARGEST = (1 << 63) - 1

@@ -12,8 +12,7 @@ import re
 import stat
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import yaml
 from yaml.events import (
@@ -27,84 +26,20 @@ from yaml.events import (
 )
 
 from streamgraph.errors import Location, Problem, SpecError, quoted
+from streamgraph.spec.document import Document, Map, Plain, Seq, Spot, location
+from streamgraph.spec.syntax import syntax_problem
 
 LARGEST_FILE = 16 << 20  # bytes
 DEEPEST = 32
 LONGEST_SCALAR = 64 << 10  # characters
 LONGEST_KEY = 256
-MOST_EVENTS = 20_000_000
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 
 # What YAML does not allow, and what it takes for a line break though editors do not (NEL, LS, PS): positions would drift.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
-Path: TypeAlias = "tuple[str | int, ...]"
-Spot: TypeAlias = "tuple[int, int, int]"
-"""0-based line, 0-based column, width."""
-
 # libyaml where PyYAML was built with it (ten times faster), else its own parser in Python; the events are the same.
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class Plain(str):
-    """A scalar that was written without quotes."""
-
-    __slots__ = ()
-
-
-class Map(dict[str, Any]):
-    """A mapping with the spots of its keys and values."""
-
-    __slots__ = ("spots",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.spots: dict[str, tuple[Spot, Spot]] = {}
-
-
-class Seq(list[Any]):
-    """A list with the spots of its items."""
-
-    __slots__ = ("spots",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.spots: list[Spot] = []
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """What a file says, and where. Data that did not come from a file has no places."""
-
-    data: Map
-    file: str
-    lines: tuple[str, ...] = field(default=(), repr=False)
-
-    def place(self, path: Path) -> Location | None:
-        """Where the value at `path` stands, or the nearest thing around it that has a place."""
-        return self._find(path, 1)
-
-    def key_place(self, path: Path) -> Location | None:
-        """Where the key of the value at `path` stands, or the nearest thing around it that has a place."""
-        return self._find(path, 0)
-
-    def _find(self, path: Path, side: int) -> Location | None:
-        node: Any = self.data
-        spot: Spot | None = (0, 0, 1) if self.lines else None
-        for part in path:
-            if type(node) is Map and part in node.spots:
-                spot = node.spots[part][side]
-            elif type(node) is Seq and isinstance(part, int) and part < len(node.spots):
-                spot = node.spots[part]
-            else:
-                break
-            node = node[part]
-        return None if spot is None else _location(self.file, self.lines, spot)
-
-
-def _location(file: str, lines: tuple[str, ...], spot: Spot) -> Location:
-    line, column, width = spot
-    return Location(file, line + 1, column + 1, width, lines[line] if line < len(lines) else "")
 
 
 def read_file(path: str | os.PathLike[str]) -> str:
@@ -150,47 +85,47 @@ def read(text: str, file: str) -> Document:
         line = text.count("\n", 0, bad.start())
         column = bad.start() - (text.rfind("\n", 0, bad.start()) + 1)
         what = f"the character U+{ord(bad[0]):04X} is not allowed"
-        raise SpecError(Problem("SG010", what, _location(file, lines, (line, column, 1)), "remove it, or write it as an escape in quotes"))
+        raise SpecError(Problem("SG010", what, location(file, lines, (line, column, 1)), "remove it, or write it as an escape in quotes"))
     builder = _Builder(file, lines)
     try:
-        for number, event in enumerate(yaml.parse(text, Loader=_PARSER)):
-            if number > MOST_EVENTS or not builder.take(event):
+        next_event, take, scalar = _PARSER(text).get_event, builder.take, builder.scalar  # `yaml.parse` asks twice for each event
+        while (event := next_event()) is not None:
+            if not (scalar(event) if type(event) is ScalarEvent else take(event)):
                 break
     except yaml.YAMLError as error:
-        builder.problems.append(_syntax(error, file, lines))
+        builder.problems.append(syntax_problem(error, file, lines, DEEPEST))
     if not builder.problems and not isinstance(builder.root, Map):
         found = "nothing" if builder.root is None else "a list" if isinstance(builder.root, Seq) else "a single value"
         remedy = "begin with `streamgraph: 1`, then `tensors:` and `tasks:`"
         builder.problem("SG009", f"a spec is a mapping; this file holds {found}", (0, 0, 1), remedy)
     if builder.problems:
         raise SpecError(*builder.problems)
-    return Document(builder.root, file, lines)
+    return Document(builder.root, file, lines, (0, 0, 1))
 
 
 class _Builder:
-    """Puts events together. `stack` holds the open containers; a mapping waits for a key, or for the value of `keys[-1]`."""
+    """Puts events together. `stack` holds the open containers, `top` the innermost; `key` is the key that waits for its value there."""
 
     def __init__(self, file: str, lines: tuple[str, ...]) -> None:
         self.file, self.lines = file, lines
         self.problems: list[Problem] = []
         self.root: Any = None
         self.stack: list[Map | Seq] = []
-        self.keys: list[tuple[str, Spot] | None] = []
+        self.top: Map | Seq | None = None
+        self.key: tuple[str, Spot] | None = None
         self.documents = 0
 
     def problem(self, code: str, message: str, spot: Spot, remedy: str, related: tuple[tuple[str, Location], ...] = ()) -> None:
-        self.problems.append(Problem(code, message, _location(self.file, self.lines, spot), remedy, related))
+        self.problems.append(Problem(code, message, location(self.file, self.lines, spot), remedy, related))
 
     def take(self, event: Any) -> bool:
-        """Take one event; False when reading on makes no sense."""
+        """Take one event that is no scalar; False when reading on makes no sense."""
         kind = type(event)
-        if kind is ScalarEvent:
-            return self._scalar(event)
         if kind is MappingStartEvent or kind is SequenceStartEvent:
             return self._open(event)
         if kind is MappingEndEvent or kind is SequenceEndEvent:
             self.stack.pop()
-            self.keys.pop()
+            self.top, self.key = self.stack[-1] if self.stack else None, None
         elif kind is AliasEvent:
             remedy = "write the value again, or use params and each; quote a text that begins with *"
             self.problem("SG004", "aliases are not allowed", _spot(event), remedy)
@@ -204,24 +139,36 @@ class _Builder:
                 return False
         return True
 
-    def _scalar(self, event: Any) -> bool:
-        spot = _spot(event)
+    def scalar(self, event: Any) -> bool:
+        """Take a scalar, as most events are: nothing is called here that can be written out."""
+        value, start, end = event.value, event.start_mark, event.end_mark
+        line, column = start.line, start.column
+        spot = (line, column, end.column - column or 1) if end.line == line else (line, column, 1)
         if event.tag is not None or event.anchor is not None:
             self._properties(event, spot)
-        waits_for_key = bool(self.stack) and self.keys[-1] is None and isinstance(self.stack[-1], Map)
-        limit = LONGEST_KEY if waits_for_key else LONGEST_SCALAR
-        if len(event.value) > limit:
-            what = "key" if waits_for_key else "value"
-            self.problem("SG007", f"this {what} has {len(event.value)} characters; {limit} are allowed", spot, "shorten it")
+        waits_for_key = self.key is None and type(self.top) is Map
+        if len(value) > (LONGEST_KEY if waits_for_key else LONGEST_SCALAR):
+            what, limit = ("key", LONGEST_KEY) if waits_for_key else ("value", LONGEST_SCALAR)
+            self.problem("SG007", f"this {what} has {len(value)} characters; {limit} are allowed", spot, "shorten it")
             return False
         if waits_for_key:
-            if event.value == "<<" and event.implicit[0]:
+            if value == "<<" and event.implicit[0]:
                 self.problem("SG004", "merge keys are not allowed", spot, "write the keys out, or use params and each")
-            self.keys[-1] = (sys.intern(event.value), spot)  # the same few keys in every task
-        elif event.style or not event.implicit[0]:  # the style of a plain scalar is None or "", by parser
-            self._add(event.value, spot)
+            self.key = (sys.intern(value), spot)  # the same few keys in every task
+            return True
+        if not event.style and event.implicit[0]:  # the style of a plain scalar is None or "", by parser
+            value = None if value in _NULL else Plain(value)
+        top = self.top
+        if type(top) is Seq:
+            top.append(value)
+            top.spots.append(spot)
+        elif type(top) is Map and self.key is not None and self.key[0] not in top:
+            key, key_spot = self.key
+            self.key = None
+            top[key] = value
+            top.spots[key] = (key_spot, spot)
         else:
-            self._add(None if event.value in _NULL else Plain(event.value), spot)
+            self._add(value, spot)
         return True
 
     def _open(self, event: Any) -> bool:
@@ -230,13 +177,13 @@ class _Builder:
         if len(self.stack) >= DEEPEST:
             self.problem("SG005", f"nested deeper than {DEEPEST} levels", spot, "a spec needs far less: flatten it")
             return False
-        if self.stack and self.keys[-1] is None and isinstance(self.stack[-1], Map):
+        if self.key is None and type(self.top) is Map:
             self.problem("SG103", "a key must be text, not a list or a mapping", spot, "in a block, quote a key that begins with [ or {")
             return False
         container: Map | Seq = Map() if isinstance(event, MappingStartEvent) else Seq()
         self._add(container, spot)
         self.stack.append(container)
-        self.keys.append(None)
+        self.top = container
         return True
 
     def _properties(self, event: Any, spot: Spot) -> None:
@@ -246,74 +193,34 @@ class _Builder:
             self.problem("SG004", f"the anchor '&{quoted(event.anchor)}' is not allowed", spot, "use params and each instead")
 
     def _add(self, value: Any, spot: Spot) -> None:
-        if not self.stack:
+        top = self.top
+        if top is None:
             self.root = value
             return
-        top = self.stack[-1]
-        if isinstance(top, Seq):
+        if type(top) is Seq:
             top.append(value)
             top.spots.append(spot)
             return
-        waiting = self.keys[-1]
-        if waiting is None:  # an alias as a key, reported already
-            self.keys[-1] = ("", spot)
+        assert type(top) is Map
+        if self.key is None:  # an alias as a key, reported already
+            self.key = ("", spot)
             return
-        key, key_spot = waiting
-        self.keys[-1] = None
+        key, key_spot = self.key
+        self.key = None
         if key in top:
-            first = _location(self.file, self.lines, top.spots[key][0])
+            first = location(self.file, self.lines, top.spots[key][0])
             remedy = "give one of the two another name, or remove it"
             self.problem("SG002", f"the key '{quoted(key)}' stands twice", key_spot, remedy, (("first here", first),))
             return
         # A container is best pointed at by its key: in a block its own first character is that of another key.
         top[key] = value
-        top.spots[key] = (key_spot, key_spot if isinstance(value, (Map, Seq)) else spot)
+        top.spots[key] = (key_spot, key_spot if type(value) is Map or type(value) is Seq else spot)
 
 
 def _spot(event: Any) -> Spot:
     start, end = event.start_mark, event.end_mark
     line, column = start.line, start.column
     return (line, column, end.column - column or 1) if end.line == line else (line, column, 1)
-
-
-_QUOTES = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^']|'')*'|(?:^|\s)#.*")
-
-
-def _syntax(error: yaml.YAMLError, file: str, lines: tuple[str, ...]) -> Problem:
-    mark = getattr(error, "problem_mark", None)
-    said = getattr(error, "problem", None) or str(error)
-    context = getattr(error, "context", None)
-    line, column = (min(mark.line, len(lines) - 1), mark.column) if mark is not None else (0, 0)
-    text = lines[line] if lines else ""
-    place = _location(file, lines, (line, column, 1))
-    if "\t" in text[: len(text) - len(text.lstrip())]:
-        return Problem("SG011", "this line is indented with a tab", place, "use spaces")
-    if "nesting depth" in said:  # libyaml's own limit; it looks ahead, past ours
-        return Problem("SG005", f"nested deeper than {DEEPEST} levels", place, "a spec needs far less: flatten it")
-    remedy = _trap(text, said, context) or (_trap(lines[line - 1], said, context) if line and "flow" in str(context) else None)
-    return Problem("SG001", f"this is not YAML: {f'{context}, ' if context else ''}{said}", place, remedy or _general(text, said))
-
-
-def _trap(text: str, said: str, context: object) -> str | None:
-    """The help for brackets inside brackets, which no YAML reader takes without quotes."""
-    bare = _QUOTES.sub("", text)
-    if "flow" not in str(context) and "flow" not in said and "block" not in str(context):
-        return None
-    if re.search(r"[\[{][^\[\]{}]*\$\{", bare):
-        return "`{` is not allowed inside [ ] and { }: write $name instead of ${name}, or quote the item"
-    if re.search(r"[\[{,:]\s*[\w.@$]+\[", bare):
-        return 'inside [ ] and { } a text with brackets must be quoted: type: "f16[8, 3]", view: "batch[0:2]"'
-    return None
-
-
-def _general(text: str, said: str) -> str:
-    if "mapping values are not allowed" in said:
-        return "quote a text that holds ': ', and check that the keys of one mapping are indented alike"
-    if "cannot start any token" in said:
-        return "quote a text that begins with @, %, ` or another special character"
-    if "[" in text or "{" in text:
-        return "close every bracket, and quote texts that hold [ ] { } or a comma"
-    return "check the indentation, the quotes and the colons of this line and the one before"
 
 
 def read_mapping(source: Mapping[str, Any], file: str = "<mapping>") -> Document:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from streamgraph.errors import Location, Problem, quoted
 from streamgraph.model import Family, Task
-from streamgraph.validate import near
+from streamgraph.names import near
 
 Texts = tuple[tuple[str, "Location | None"], ...]
 """Names as an `after` spells them, each with its place."""

@@ -11,10 +11,11 @@ from typing import Any
 from streamgraph.errors import Location, Problem, quoted
 from streamgraph.model import Argument
 from streamgraph.spec.declare import Report
+from streamgraph.spec.document import Document, Path, Plain
 from streamgraph.spec.interpolate import Scope, interpolate, value_of
-from streamgraph.spec.reader import Document, Path, Plain
 from streamgraph.spec.resolve import Texts
-from streamgraph.spec.schema import Entry, TaskForm
+from streamgraph.spec.schema import TaskForm
+from streamgraph.spec.values import Entry
 
 COPY = re.compile(r"\s*(\S+)\s*->\s*(\S+)\s*\Z")
 _NOT_OF_A_GROUP = ("reads", "writes", "updates", "const", "cost", "host")
@@ -41,11 +42,11 @@ class Template:
 
 def make_template(name: str, form: TaskForm, path: Path, document: Document, mended: Collection[Path], report: Report) -> Template:
     """What the entry `name` of `tasks` says. What is wrong with it, whatever the items are, is reported once."""
-    where = document.key_place(path)
+    where, here = document.key_place(path), document.at(path)
     given = [key for key, value in (("run", form.run), ("copy", form.copy_), ("tasks", form.tasks)) if value is not None]
     if len(given) > 1:
         message = f"task '{name}' has {' and '.join(given)}"
-        report(Problem("SG212", message, document.place((*path, given[1])), "one of run, copy and tasks says what a task does"))
+        report(Problem("SG212", message, here.place((given[1],)), "one of run, copy and tasks says what a task does"))
     elif not given and path not in mended:
         report(Problem("SG102", f"task '{name}' has neither run, copy nor tasks", where, "write run: and the name of an operator"))
     group, copy = form.tasks is not None, form.copy_ is not None
@@ -53,28 +54,29 @@ def make_template(name: str, form: TaskForm, path: Path, document: Document, men
     if odd:
         remedy = "write it at the tasks inside" if group else "copy: a -> b says it all"
         message = f"{'group' if group else 'copy'} '{name}' has {', '.join(odd)}"
-        report(Problem("SG212", message, document.place((*path, odd[0])), remedy))
-    after = tuple((text, document.place((*path, "after", number))) for number, text in enumerate(form.after))
+        report(Problem("SG212", message, here.place((odd[0],)), remedy))
+    after = tuple((text, here.place(("after", number))) for number, text in enumerate(form.after))
     forms, length = _variation(form.const) if form.const else (0, 0)
     const = None if forms else tuple((key, frozen(value)) for key, value in (form.const or {}).items())
-    return Template(name, path, form, where, tuple(_entries(form, path, document, report)), const, forms, length, after)
+    return Template(name, path, form, where, tuple(_entries(form, path, here, report)), const, forms, length, after)
 
 
 def _entries(
-    form: TaskForm, path: Path, document: Document, report: Report
+    form: TaskForm, path: Path, here: Document, report: Report
 ) -> Iterator[tuple[str, Entry, Location | None, Argument | None]]:  # fmt: skip
     if form.copy_ is not None:
         match = COPY.match(form.copy_)
-        place = document.place((*path, "copy"))
+        place = here.place(("copy",))
         if match is None:
             report(Problem("SG103", f"copy '{path[-1]}' is '{quoted(form.copy_)}'", place, "write copy: a -> b"))
             return
         pairs = [("reads", Entry((match[1],)), place), ("writes", Entry((match[2],)), place)]
     else:
         pairs = [
-            (role, entry, document.place((*path, role, *entry.at)))
+            (role, entry, place)
             for role, entries in (("updates", form.updates), ("reads", form.reads), ("writes", form.writes))
-            for entry in entries
+            if entries
+            for entry, place in zip(entries, here.places(role, [entry.at for entry in entries]), strict=True)
         ]
     for role, entry, place in pairs:
         fixed = not any("$" in text or "*" in text for text in entry.names)

@@ -76,17 +76,22 @@ class _Reader:
     """Goes through the steps in issue order, knowing what has been seen so far."""
 
     def __init__(self, schedule: Schedule, program: Program, accesses: Accesses) -> None:
-        self.program, self.accesses, self.lane_of = program, accesses, schedule.lane_of
+        self.program, self.accesses = program, accesses
         self.device_of_task, self.device_of_lane = of_tasks(program), {MAIN: first_device(program)}
         self.lanes = {lane.name for lane in schedule.lanes}
         self.storages = {storage.label: number for number, storage in enumerate(accesses.storages)}
         self.events = {step.event for step in schedule.steps if isinstance(step, Record)}
         self.found: list[Fault] = []  # at the newest step
-        self.launched: dict[str, int] = {}
+        # The step that did it, or -1, by number of the task or storage: at a million, each look into a dictionary leaves the cache.
+        self.launched = [-1] * len(program.tasks)
+        self.released = [-1] * len(accesses.storages)
+        self.freed_now = [-1] * len(accesses.storages)
+        self.lane_of: list[str | None] = [None] * len(program.tasks)
+        for name, lane in schedule.lane_of.items():
+            if name in program.index_of_task:
+                self.lane_of[program.index_of_task[name]] = lane
         self.newest: dict[str, str] = {}  # lane -> what was launched on it last
         self.recorded: dict[str, int] = {}
-        self.released: dict[str, int] = {}
-        self.freed_now: dict[str, int] = {}
 
     def step(self, number: int, step: Step) -> None:
         lane = HOST if isinstance(step, HostWait) else step.lane
@@ -123,11 +128,11 @@ class _Reader:
             text = f"step {number} launches '{name}', which the program does not have"
             self.found.append(_structure(number, name, text, "plan again", name, lane))
             return
-        if name in self.launched:
-            text = f"'{name}' is launched twice, by step {self.launched[name]} and step {number}"
+        if self.launched[index] >= 0:
+            text = f"'{name}' is launched twice, by step {self.launched[index]} and step {number}"
             self.found.append(_structure(number, name, text, "launch each task once", name, lane))
             return
-        self.launched[name] = number
+        self.launched[index] = number
         task = self.program.tasks[index]
         if task.host and lane != HOST:
             text = f"'{name}' is a host task, but step {number} launches it on @{lane}"
@@ -183,16 +188,17 @@ class _Reader:
 
     def _release(self, number: int, step: Release) -> None:
         label, lane = step.storage, step.lane
-        storage = self._storage(label)
-        if storage is None:
+        index = self.storages.get(label)
+        if index is None:
             text = f"step {number} releases '{label}', which the program does not have"
             self.found.append(_structure(number, label, text, "plan again", lane=lane))
             return
+        storage = self.accesses.storages[index]
         home = self._allocated_on(storage)
         problem = remedy = ""
-        if label in self.released:
-            problem, remedy = f"'{label}' is released twice, by step {self.released[label]} and step {number}", "release it once"
-        elif self.storages[label] in self.accesses.output_storages:
+        if self.released[index] >= 0:
+            problem, remedy = f"'{label}' is released twice, by step {self.released[index]} and step {number}", "release it once"
+        elif index in self.accesses.output_storages:
             problem, remedy = f"step {number} releases '{label}', an output, which belongs to the caller", "leave the release out"
         elif not storage.version:
             problem, remedy = f"step {number} releases '{label}', which outlives the run", "leave the release out"
@@ -201,25 +207,27 @@ class _Reader:
             remedy = f"release it @{home}"
         if problem:
             self.found.append(Fault("SG705", "release", number, label, f"{problem} (release {label})", remedy, lane=lane))
-        self.released.setdefault(label, number)
-        if not step.previous:
-            self.freed_now.setdefault(label, number)
+        if self.released[index] < 0:
+            self.released[index] = number
+        if not step.previous and self.freed_now[index] < 0:
+            self.freed_now[index] = number
 
     def _record_stream(self, number: int, step: RecordStream) -> None:
         label, lane = step.storage, step.lane
-        storage = self._storage(label)
-        if storage is None:
+        index = self.storages.get(label)
+        if index is None:
             text = f"step {number} is a record_stream of '{label}', which the program does not have"
             self.found.append(_structure(number, label, text, "plan again", lane=lane))
             return
+        storage = self.accesses.storages[index]
         home = self._allocated_on(storage)
         why = ""
         if not storage.version:
             why = "its memory outlives the run"
         elif lane == HOST or home == HOST:
             why = "the host is no stream, and host memory has no record_stream"
-        elif label in self.freed_now:
-            why = f"it comes after the release in step {self.freed_now[label]}"
+        elif self.freed_now[index] >= 0:
+            why = f"it comes after the release in step {self.freed_now[index]}"
         elif not self._is_made(storage):
             why = "nothing has made it yet"
         elif lane == home:
@@ -230,24 +238,20 @@ class _Reader:
             self.found.append(Fault("SG706", "record_stream", number, label, text, remedy, lane=lane))
 
     def missing(self) -> Iterator[Fault]:
-        for task in self.program.tasks:
-            if task.name not in self.launched:
+        for step, task in zip(self.launched, self.program.tasks, strict=True):
+            if step < 0:
                 yield _structure(None, task.name, f"'{task.name}' is never launched", "launch each task once", task.name)
         for number, storage in enumerate(self.accesses.storages):
-            if storage.version and number not in self.accesses.output_storages and storage.label not in self.released:
+            if storage.version and number not in self.accesses.output_storages and self.released[number] < 0:
                 text = f"'{storage.label}' is never released, in this run or in the next (release {storage.label})"
                 remedy = f"add after its last use: release {storage.label} @{self._allocated_on(storage) or MAIN}"
                 yield Fault("SG705", "release", None, storage.label, text, remedy)
 
-    def _storage(self, label: str) -> Storage | None:
-        number = self.storages.get(label)
-        return None if number is None else self.accesses.storages[number]
-
     def _is_made(self, storage: Storage) -> bool:
-        return storage.producer is not None and self.program.tasks[storage.producer].name in self.launched
+        return storage.producer is not None and self.launched[storage.producer] >= 0
 
     def _allocated_on(self, storage: Storage) -> str | None:
         """The lane that a value's memory belongs to: its producer's, or the host's; None if it is made nowhere."""
         if storage.producer is None:
             return None
-        return HOST if storage.host else self.lane_of.get(self.program.tasks[storage.producer].name)
+        return HOST if storage.host else self.lane_of[storage.producer]
