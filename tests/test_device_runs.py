@@ -456,6 +456,15 @@ class Here(CudaDevice):
         return True
 
 
+def test_memory_that_was_made_in_inference_mode_is_written_outside_of_it_too() -> None:
+    with torch.inference_mode():
+        target = torch.zeros(3)
+    with pytest.raises(RuntimeError, match="inference"):
+        target.copy_(torch.ones(3))
+    Here().copy(target, torch.ones(3))
+    assert torch.equal(target, torch.ones(3))
+
+
 @pytest.mark.parametrize(("name", "kind"), [("auto", CompiledExecutor), ("eager", CompiledExecutor), ("lanes", LanesExecutor)])
 def test_on_gpus_the_executor_that_was_asked_for_is_made_and_a_graph_refused(name: str, kind: type) -> None:
     schedule = plan(pipeline())

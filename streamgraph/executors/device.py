@@ -303,7 +303,12 @@ class CudaDevice:
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy between two tensors of the device, on the current stream."""
-        target.copy_(source, non_blocking=True)
+        if target.is_inference() and not torch.is_inference_mode_enabled():
+            # It was made in a call in inference mode, and may be written in that mode only; this call is outside.
+            with torch.inference_mode():
+                target.copy_(source, non_blocking=True)
+        else:
+            target.copy_(source, non_blocking=True)
 
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor of the device, made on the current stream."""

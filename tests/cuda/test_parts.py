@@ -51,6 +51,21 @@ def test_random_programs_in_parts_give_the_reference_under_random_delays(seed: i
     assert [same(one, right) for one, right in zip(results, expected_of(of, 5), strict=True)] == [True] * 5
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_parts_captured_in_inference_mode_are_replayed_outside_of_it(seed: int) -> None:
+    of = seeded(seed)
+    executor = split(plan(of, streams=3))
+    host = {name for name, number in executor.schedule.accesses.outputs if executor.schedule.accesses.storages[number].host}
+    results = []
+    for run in range(5):
+        with torch.inference_mode(run < 3):
+            outputs = executor.run(inputs_on_gpu(of, inputs_of(of, run))).outputs
+            results.append({name: tensor.clone() if name in host else tensor for name, tensor in outputs.items()})
+    torch.cuda.synchronize()
+    executor.close()
+    assert [same(one, right) for one, right in zip(results, expected_of(of, 5), strict=True)] == [True] * 5
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_random_loops_of_graphs_give_what_calls_give_under_random_delays(seed: int) -> None:
     of = seeded(seed, tasks=10)
