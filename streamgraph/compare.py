@@ -111,6 +111,7 @@ def compare(
     """
     import torch
 
+    from streamgraph.executors.choose import chosen
     from streamgraph.executors.device import find
     from streamgraph.executors.watched import copied, watched_executor
 
@@ -124,7 +125,7 @@ def compare(
     program = schedule.program
     where = find(device, schedule.program)
     location = where.location
-    name = executor if executor != "auto" else ("lanes" if location.type == "cpu" else "eager")
+    name = chosen(executor, location)
     invented = made_up(program, inputs or {}, location, seed)
     written = written_in_place(program, schedule.accesses)
     tensors = bind(program, {**invented, **(inputs or {})}, location, written=written)

@@ -46,12 +46,13 @@ def measure(
     """
     import torch
 
+    from streamgraph.executors.choose import chosen
     from streamgraph.executors.stopwatch import Stopwatch, clock_of
     from streamgraph.executors.watched import copied, watched_executor
 
     location = device.location
     written = written_in_place(schedule.program, schedule.accesses)
-    which = executor if executor != "auto" else "lanes" if location.type == "cpu" else "eager"
+    which = chosen(executor, location)
     clock = clock if clock is not None else clock_of(device, schedule.program)
     laps: dict[str, list[Lap]] = {"sequential": [], which: []}
     with torch.random.fork_rng(devices=gpus(schedule.program, location)):

@@ -198,6 +198,7 @@ class Runner:
     """Runs one schedule, many times. Make one with `compile`; close it, or use it in a `with`, to drop its buffers.
 
     Buffers keep their contents from call to call. One call at a time: a second one while the first is under way is an error.
+    `executor` is the name of the executor, also where "auto" chose it, and "sim" where nothing is run.
     """
 
     def __init__(
@@ -222,12 +223,14 @@ class Runner:
         self._ops = ops
         self._looper: Looper | None = None
         self._mapping: weakref.ref[Generator[Result, None, None]] | None = None
+        self.executor = "sim"
         if options.simulated:
             return
-        from streamgraph.executors.choose import make_executor
+        from streamgraph.executors.choose import chosen, make_executor
 
         device_layer = _find(options.device, schedule)
         self._location = device_layer.location
+        self.executor = chosen(options.executor, self._location)
         self._written = written_in_place(schedule.program, schedule.accesses)
         self._bound = bind(schedule.program, inputs or {}, self._location, written=self._written, complete=False)
         self._executor = make_executor(schedule, ops, options.executor, device_layer, seed, self._bound)
@@ -359,7 +362,8 @@ class Runner:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Runner of '{self.schedule.program.name}': {self.schedule.counts}{', closed' if self._closed else ''}>"
+        state = ", closed" if self._closed else ""
+        return f"<Runner of '{self.schedule.program.name}', executor \"{self.executor}\": {self.schedule.counts}{state}>"
 
 
 def _find(device: str, schedule: Schedule) -> Device:

@@ -53,6 +53,13 @@ def test_a_run_returns_its_outputs_by_name_and_says_what_it_made_up() -> None:
     assert not torch.equal(result["h"], run(layers(), {"w": [EYE, 2 * EYE]}, device="cpu", seed=4)["h"])
 
 
+@pytest.mark.parametrize(("asked", "device", "found"), [("auto", "cpu", "lanes"), ("eager", "cpu", "eager"), ("auto", "sim", "sim")])
+def test_a_runner_says_which_executor_it_has(asked: Any, device: str, found: str) -> None:
+    with compile(layers(), device=device, executor=asked) as made:
+        assert made.executor == found
+        assert f'executor "{found}"' in repr(made)
+
+
 def test_run_never_makes_up_an_input_that_does_not_ask_for_it() -> None:
     with pytest.raises(BindingError, match=r"inputs 'w@\*' were not bound"):
         run(layers(), device="cpu")

@@ -168,6 +168,7 @@ class _Results:
 
         from streamgraph.binding import made_up, written_in_place
         from streamgraph.compare import delta
+        from streamgraph.executors.choose import chosen
         from streamgraph.executors.device import find
         from streamgraph.executors.watched import copied
         from streamgraph.files import load_inputs
@@ -184,7 +185,7 @@ class _Results:
         self._given, self._operators = given, operators
         written = [name for name in written_in_place(schedule.program, schedule.accesses) if name in given]
 
-        self.location, self.executor = location, executor if executor != "auto" else "lanes" if location.type == "cpu" else "eager"
+        self.location, self.executor = location, chosen(executor, location)
 
         def once(which: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
             """The (last) results; and those of all iterations, with the inputs that the program changes in place."""

@@ -14,6 +14,14 @@ from streamgraph.operators import Operators, resolve
 from streamgraph.schedule import Schedule
 
 
+def chosen(name: str, location: torch.device) -> str:
+    """The executor that a name means there. "auto" follows a rule: "lanes" on the CPU, where each lane is a thread, and "eager" on a GPU.
+
+    It never means "graph": whether shapes and control flow stay the same is the caller's to know.
+    """
+    return name if name != "auto" else "lanes" if location.type == "cpu" else "eager"
+
+
 def make_executor(
     schedule: Schedule, ops: Operators | None, name: str, device: Device, seed: int, bound: Mapping[str, torch.Tensor]
 ) -> Executor:
@@ -24,8 +32,7 @@ def make_executor(
         DeviceError: SG606, this device cannot do it; SG611, a program on several devices cannot be captured.
     """
     location = device.location
-    if name == "auto":
-        name = "lanes" if location.type == "cpu" else "eager"
+    name = chosen(name, location)
     if name == "sequential":
         from streamgraph.executors.sequential import SequentialExecutor, without_rings
 
