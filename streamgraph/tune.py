@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from streamgraph.bench import WARM, Running, beats
 from streamgraph.binding import Given, bind, made_up, written_in_place
+from streamgraph.calls import gpus
 from streamgraph.compare import delta
 from streamgraph.cost import Measured
 from streamgraph.machine import AnyMachine
 from streamgraph.passes.policies import POLICIES
-from streamgraph.plan import Issue, Order, Release, Spec, Streams, as_program, plan
+from streamgraph.plan import Order, Release, Spec, Streams, as_program, issue_of, plan
 from streamgraph.portfolio import LANES, Policy
 from streamgraph.runner import ExecutorName, Runner
 from streamgraph.schedule import Schedule
@@ -96,9 +97,9 @@ def tune(
     from streamgraph.executors.device import find
     from streamgraph.executors.watched import copied
 
-    location = find(device).location
-    issue: Issue = "captured" if executor == "graph" else "eager"
     program = as_program(spec, params)
+    location = find(device, program).location
+    issue = issue_of(executor)
 
     def candidate(policy: Policy, count: Streams) -> Candidate:
         made = plan(program, streams=count, order=order, release=release, policy=policy, costs=costs, machine=machine, issue=issue)
@@ -110,7 +111,7 @@ def tune(
     written = written_in_place(schedule.program, schedule.accesses)
     tensors = bind(program, {**invented, **(inputs or {})}, location, written=written)
     on_gpu = location.type == "cuda"
-    with torch.random.fork_rng(devices=[location.index] if on_gpu else []), ExitStack() as stack:
+    with torch.random.fork_rng(devices=gpus(schedule.program, location)), ExitStack() as stack:
 
         def prepared(row: Candidate) -> Running:
             own = {name: copied(value) if name in written else value for name, value in tensors.items()}

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from streamgraph.builder import Graph
 from streamgraph.cli import cli
-from streamgraph.errors import TaskError
+from streamgraph.errors import DeviceError, TaskError
 from streamgraph.plan import plan
 from streamgraph.tune import FINALISTS, Candidate, Tuning, tune
 
@@ -108,6 +108,26 @@ def test_a_failing_task_fails_the_tuning() -> None:
 
     with pytest.raises(TaskError, match="no"):
         tune(forks(fail), device="cpu", repeats=1)
+
+
+def test_a_program_over_several_devices_is_tuned_where_it_lies() -> None:
+    made = forks()
+    for number in (1, 2):
+        made.output(made.copy(f"hop{number}", f"y{number}", made.value(f"far{number}", "f32[64]", device=f"cuda:{number}")))
+    found = tune(made, device="cpu", plans=1, repeats=1)
+    assert all(row.equal for row in found.rows)
+    with pytest.raises(DeviceError, match="lies on cuda:1 and cuda:2"):
+        tune(made, device="cuda:3", repeats=1)
+
+
+def test_the_next_command_brings_the_same_operators(invoke: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "ops.py").write_text("import torch\n\ndef half(x):\n    return x / 2\n")
+    (tmp_path / "own.yaml").write_text(SPEC.replace("aten.relu", "half"))
+    for command in ("tune", "profile"):
+        options = ["--repeats", "1", "--plans", "1", "--executor", "eager"] if command == "tune" else ["--rounds", "1"]
+        done = invoke(command, "own.yaml", "--ops", "ops.py", "--device", "cpu", *options)
+        assert done.exit_code == 0, done.output
+        assert f"{command} own.yaml --ops ops.py" in done.stderr.partition("Next:")[2]
 
 
 def test_the_command_saves_a_plan_that_runs(invoke: Callable[..., Any], tmp_path: Path) -> None:

@@ -105,6 +105,8 @@ def loop_of(report: Report, schedule: Schedule, options: Planning, items: tuple[
     program = schedule.program
     per_item = _inputs(program, items)
     planner = planner_options(schedule)
+    if schedule.has_devices:
+        report.say(f"{' and '.join(program.devices)} count as one device in a loop: `runner.map` on several is not there yet (SG615).")
     loop = plan_loop(program, per_item, inflight=inflight, **planner)
     report.tell(ring_warnings(loop, lambda other: plan_loop(other, per_item, inflight=loop.inflight, **planner)))
     return Planned(loop, options)

@@ -30,7 +30,7 @@ MOST_SHOWN = 64  # iterations that are written out to be looked at
 def device_named(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """The value of `--device`, if it is the name of one."""
     if re.fullmatch(r"auto|cpu|sim|cuda(:[0-9]{1,3})?", value) is None:
-        raise click.BadParameter(f"'{quoted(value)}' is none of auto, cpu, cuda, cuda:1, sim")
+        raise click.BadParameter(f"'{quoted(value)}' is none of auto, cpu, sim, cuda, cuda:0, cuda:1, ...")
     return value
 
 
@@ -96,7 +96,8 @@ def run(
         )
     report.data |= results.to_dict()
     measured = results.measure(report) if profile else None
-    lines = [results.headline, "", lanes_table(schedule), "", figures.table(), ""]
+    alone = [] if loop is None else ["One call on its own is planned like this; `plan --iterations` shows the loop:", ""]
+    lines = [results.headline, "", *alone, lanes_table(schedule), "", figures.table(), ""]
     report.result("\n".join([*lines, *results.verdict(), *results.inputs_said(), *results.outputs_said()]))
     if measured is not None:
         report.result("\n" + beside(results.timeline, measured))
@@ -113,7 +114,8 @@ def run(
     if results.differing:
         report.next(*([] if spec == STDIN else [f"compare {shown}{with_ops}"]))
         return WRONG
-    report.next(*([] if spec == STDIN else [f"draw {shown}", f"explain {shown}"]))
+    looked = "" if iterations is None else f" --iterations {min(iterations, 8)}"
+    report.next(*([] if spec == STDIN else [f"draw {shown}{looked}", f"explain {shown}{' --iterations' * bool(looked)}"]))
     return None
 
 
