@@ -389,6 +389,12 @@ def test_commands_that_work_on_a_spec_say_so_where_they_get_a_saved_schedule(com
     assert "name the spec" in refused.stderr
 
 
+def test_the_documentation_shows_what_plan_prints(invoke: Invoke) -> None:
+    invoke("init", "demo")
+    shown = invoke("plan", "demo.streamgraph.yaml").stdout
+    assert shown in (Path(__file__).parents[1] / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
 def test_after_a_loop_the_next_commands_are_about_the_loop(invoke: Invoke) -> None:
     invoke("init", "demo")
     ran = invoke("run", "demo.streamgraph.yaml", "--iterations", "2", "--device", "cpu")
@@ -631,6 +637,7 @@ def test_a_plan_for_a_cuda_graph_is_costed_as_captured_and_says_so(invoke: Invok
     assert "CUDA graph" not in invoke("plan", "forks.yaml").stdout
     assert data_of(invoke("plan", "graph.json", "--json"))["estimate"] == graph["estimate"]  # a saved plan knows what it is for
     assert data_of(invoke("plan", "graph.json", "--executor", "eager", "--json"))["estimate"]["issue"] == "eager"
+    assert "as a CUDA graph" in invoke("plan", "graph.json", "--iterations").stdout
     simulated = data_of(invoke("run", "forks.yaml", "--device", "sim", "--executor", "graph", "--json"))
     assert simulated["timeline"]["issue"] == "captured"
     assert len(set(simulated["lanes"].values())) == 2
