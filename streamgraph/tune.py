@@ -18,6 +18,7 @@ from streamgraph.binding import Given, bind, made_up, written_in_place
 from streamgraph.calls import gpus
 from streamgraph.compare import delta
 from streamgraph.cost import Measured
+from streamgraph.errors import Problem, SpecError
 from streamgraph.machine import AnyMachine
 from streamgraph.passes.policies import POLICIES
 from streamgraph.plan import Order, Release, Spec, Streams, as_program, issue_of, plan
@@ -90,13 +91,15 @@ def tune(
         progress: called with how many rounds are done, and of how many.
 
     Raises:
-        SpecError, BindingError, OperatorError, TaskError, DeviceError: as `plan` and `run`.
+        SpecError, BindingError, OperatorError, TaskError, DeviceError: as `plan` and `run`; SG105 also for `repeats` below 1.
     """
     import torch
 
     from streamgraph.executors.device import find
     from streamgraph.executors.watched import copied
 
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        raise SpecError(Problem("SG105", f"repeats is {repeats!r}", None, "repeats must be a whole number from 1"))
     program = as_program(spec, params)
     location = find(device, program).location
     issue = issue_of(executor)
