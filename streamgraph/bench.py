@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from streamgraph.binding import Given, bind, made_up, written_in_place
 from streamgraph.calls import gpus
 from streamgraph.compare import delta
-from streamgraph.errors import DeviceError, StreamgraphError
+from streamgraph.errors import DeviceError, Problem, SpecError, StreamgraphError
 from streamgraph.runner import ExecutorName, Runner
 from streamgraph.schedule import Schedule
 
@@ -99,12 +99,15 @@ def bench(
     Raises:
         BindingError, OperatorError, TaskError: as `run`, from the tasks one after another; for another executor it is its row's reason.
         DeviceError: SG606, the device is not here.
+        SpecError: SG105, `repeats` is no whole number from 1.
     """
     import torch
 
     from streamgraph.executors.device import find
     from streamgraph.executors.watched import copied
 
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        raise SpecError(Problem("SG105", f"repeats is {repeats!r}", None, "repeats must be a whole number from 1"))
     where = find(device, schedule.program)
     location = where.location
     on_gpu = location.type == "cuda"

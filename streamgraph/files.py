@@ -131,7 +131,7 @@ def _read(path: str, tensor: Tensor) -> torch.Tensor:
     if reader is None:
         raise _Unreadable(f"has an ending that is none of {', '.join(READERS)}")
     if "\0" in path or not file.is_file():
-        raise _Unreadable("is not there" if "\0" in path or not file.exists() else "is not a regular file")
+        raise _Unreadable("is not there" if "\0" in path or not file.exists() else "is not a regular file", "check the path")
     try:
         return reader(file, key, tensor)
     except OSError as error:

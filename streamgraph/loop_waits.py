@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamgraph.iterations import at, split
+from streamgraph.iterations import SOURCE, at, split
 from streamgraph.loop import Back, Issue, Loop
 from streamgraph.verify import verify
 
@@ -96,4 +96,7 @@ def _named(tensor: str) -> str:
 
 def _memory(issue: Issue) -> str:
     names = ", ".join(str(drop) for drop in issue.releases_before if drop.by)
-    return f"last use of {names}, which is dropped here: memory does not grow" if names else "memory does not grow"
+    if names:
+        return f"last use of {names}, which is dropped here: memory does not grow"
+    held = "the next item is brought only when those results are made: " if issue.task == SOURCE else ""
+    return f"{held}memory does not grow"

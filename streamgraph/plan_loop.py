@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streamgraph.devices import on_one
-from streamgraph.errors import Problem, SpecError
+from streamgraph.errors import BindingError, Problem, SpecError, quoted
 from streamgraph.hazards import build_dag, find_hazards
 from streamgraph.iterations import DELIVER, ITEM, RESULT, SOURCE, Unrolled, at, split, unroll
 from streamgraph.loop import Back, Issue, Loop
@@ -59,13 +59,19 @@ def plan_loop(
 
     Raises:
         SpecError: the spec is wrong, or `inflight` is no whole number from 1.
+        BindingError: SG502, `per_item` has a name that is no input's.
     """
     program = on_one(as_program(spec, params))
     slots = [family.slots for family in program.families if family.slots is not None and family.over == "iteration"]
     depth = max([2, *slots]) if inflight is None else inflight
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise SpecError(Problem("SG105", f"inflight is {inflight!r}", None, "inflight must be a whole number from 1"))
-    items = frozenset(tensor.name for tensor in program.inputs) if per_item is None else per_item
+    inputs = frozenset(tensor.name for tensor in program.inputs)
+    items = inputs if per_item is None else per_item
+    if not items <= inputs:
+        unknown = ", ".join(f"'{quoted(name)}'" for name in sorted(items - inputs))
+        remedy = f"the inputs are: {', '.join(tensor.name for tensor in program.inputs) or 'none'}"
+        raise BindingError(Problem("SG502", f"an item of '{quoted(program.name)}' is to bring {unknown}, which is no input", None, remedy))
     single = plan(_with_copy_lanes(program), **options)
     on_device = any(tensor.name in items and tensor.device != "cpu" for tensor in program.inputs)
     host_tasks = any(task.host for task in program.tasks)

@@ -428,7 +428,7 @@ def with_outputs(program: Program, names: Iterable[str]) -> Program:
         else:
             known = [t.name for t in program.tensors if not t.name.startswith(OUTPUT_PREFIX)]
             hint = near(name, [*known, *families])
-            remedy = f"did you mean '{hint}'?" if hint else None
+            remedy = f"did you mean '{hint}'?" if hint else f"name a tensor or a family, such as {', '.join((*known, *families)[:5])}"
             problems.append(Problem("SG210", f"the output '{quoted(name)}' names no tensor of '{program.name}'", None, remedy))
     if problems:
         raise SpecError(*problems)

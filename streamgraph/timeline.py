@@ -197,25 +197,25 @@ class Timeline:
     def bounds(self) -> Mapping[str, float]:
         """What no run on these lanes can beat, by name.
 
-        `span`: the longest path of hazards. `lanes`: device work over the number of lanes. `device`: each task's share of the device times
-        its time. `bandwidth`: likewise of the memory's bandwidth. `h2d`, `d2h`: the copies of that direction. `host`: the host's calls.
+        `span`: the longest path of hazards. `lanes`: the tasks of the busiest lane, each alone. `device`: each task's share of the device
+        times its time. `bandwidth`: likewise of the memory's bandwidth. `h2d`, `d2h`: the copies of that direction. `host`: the host's
+        calls.
         With several devices the last four but `host` are those of the device that has the most of it.
         """
         costs, launched = self.costs, self._played.task_of
-        lanes = sum(not lane.is_host for lane in self.schedule.lanes)
         device_of = of_tasks(self.schedule.program)
         sums = {device: {"device": 0.0, "bandwidth": 0.0, H2D: 0.0, D2H: 0.0} for device in (*device_of, DEVICE)}
-        work = 0.0
-        for index in launched:
+        of_lane: dict[str, float] = {}
+        for index, lane in zip(launched, self._played.lane_of, strict=True):
             time, engine, of_device = costs.microseconds[index], costs.engine[index], sums[device_of[index]]
             if engine == COMPUTE:
                 of_device["device"] += time * costs.fill[index] if costs.fill else 0.0
                 of_device["bandwidth"] += time * costs.bandwidth[index] if costs.bandwidth else 0.0
             elif engine in (H2D, D2H):
                 of_device[engine] += time
-            work += time if engine in (COMPUTE, H2D, D2H) else 0.0
+            of_lane[lane] = of_lane.get(lane, 0.0) + time
         most = {name: max(of_device[name] for of_device in sums.values()) for name in sums[DEVICE]}
-        return {"span": self.span, "lanes": work / max(lanes, 1), **most, "host": self._played.host}
+        return {"span": self.span, "lanes": max(of_lane.values(), default=0.0), **most, "host": self._played.host}
 
     @property
     def bound(self) -> tuple[str, float]:

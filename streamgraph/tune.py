@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from streamgraph.bench import WARM, Running, beats
 from streamgraph.binding import Given, bind, made_up, written_in_place
+from streamgraph.calls import gpus
 from streamgraph.compare import delta
 from streamgraph.cost import Measured
+from streamgraph.errors import Problem, SpecError
 from streamgraph.machine import AnyMachine
 from streamgraph.passes.policies import POLICIES
-from streamgraph.plan import Issue, Order, Release, Spec, Streams, as_program, plan
+from streamgraph.plan import Order, Release, Spec, Streams, as_program, issue_of, plan
 from streamgraph.portfolio import LANES, Policy
 from streamgraph.runner import ExecutorName, Runner
 from streamgraph.schedule import Schedule
@@ -89,16 +91,18 @@ def tune(
         progress: called with how many rounds are done, and of how many.
 
     Raises:
-        SpecError, BindingError, OperatorError, TaskError, DeviceError: as `plan` and `run`.
+        SpecError, BindingError, OperatorError, TaskError, DeviceError: as `plan` and `run`; SG105 also for `repeats` below 1.
     """
     import torch
 
     from streamgraph.executors.device import find
     from streamgraph.executors.watched import copied
 
-    location = find(device).location
-    issue: Issue = "captured" if executor == "graph" else "eager"
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        raise SpecError(Problem("SG105", f"repeats is {repeats!r}", None, "repeats must be a whole number from 1"))
     program = as_program(spec, params)
+    location = find(device, program).location
+    issue = issue_of(executor)
 
     def candidate(policy: Policy, count: Streams) -> Candidate:
         made = plan(program, streams=count, order=order, release=release, policy=policy, costs=costs, machine=machine, issue=issue)
@@ -110,7 +114,7 @@ def tune(
     written = written_in_place(schedule.program, schedule.accesses)
     tensors = bind(program, {**invented, **(inputs or {})}, location, written=written)
     on_gpu = location.type == "cuda"
-    with torch.random.fork_rng(devices=[location.index] if on_gpu else []), ExitStack() as stack:
+    with torch.random.fork_rng(devices=gpus(schedule.program, location)), ExitStack() as stack:
 
         def prepared(row: Candidate) -> Running:
             own = {name: copied(value) if name in written else value for name, value in tensors.items()}

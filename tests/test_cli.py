@@ -370,6 +370,46 @@ def test_a_spec_may_come_from_stdin(command: str, invoke: Invoke) -> None:
     assert "<stdin>:8:" in broken.stderr
 
 
+def test_a_saved_schedule_is_taken_as_it_is_and_what_was_asked_for_besides_is_named(invoke: Invoke) -> None:
+    invoke("init", "demo")
+    assert invoke("plan", "demo.streamgraph.yaml", "-o", "plan.json").exit_code == 0
+    same = invoke("plan", "plan.json", "--policy", "single", "--streams", "1")
+    assert "taken as it is, without --streams 1, --policy single" in same.stderr
+    assert same.stdout == invoke("plan", "plan.json").stdout
+    assert "taken as it is" not in invoke("plan", "plan.json").stderr
+
+
+@pytest.mark.parametrize("command", ["check", "expand", "profile", "tune"])
+def test_commands_that_work_on_a_spec_say_so_where_they_get_a_saved_schedule(command: str, invoke: Invoke) -> None:
+    invoke("init", "demo")
+    invoke("plan", "demo.streamgraph.yaml", "-o", "plan.json")
+    refused = invoke(command, "plan.json")
+    assert refused.exit_code == 1
+    assert "'plan.json' is a saved schedule" in refused.stderr
+    assert "name the spec" in refused.stderr
+
+
+def test_the_documentation_shows_what_plan_prints(invoke: Invoke) -> None:
+    invoke("init", "demo")
+    shown = invoke("plan", "demo.streamgraph.yaml").stdout
+    assert shown in (Path(__file__).parents[1] / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+def test_after_a_loop_the_next_commands_are_about_the_loop(invoke: Invoke) -> None:
+    invoke("init", "demo")
+    ran = invoke("run", "demo.streamgraph.yaml", "--iterations", "2", "--device", "cpu")
+    assert "draw demo.streamgraph.yaml --iterations 2" in ran.stderr
+    assert "One call on its own is planned like this" in ran.stdout
+    drawn = invoke("draw", "demo.streamgraph.yaml", "--iterations", "2")
+    assert "--iterations 2 -o demo.html" in drawn.stderr
+
+
+def test_a_loop_over_several_devices_says_that_they_count_as_one(invoke: Invoke) -> None:
+    spec = str(Path(__file__).parents[1] / "specs" / "two_gpus.streamgraph.yaml")
+    assert "cuda:0 and cuda:1 count as one device in a loop" in invoke("plan", spec, "--iterations").stderr
+    assert "count as one" not in invoke("plan", spec).stderr
+
+
 def test_a_saved_schedule_may_come_from_stdin(invoke: Invoke) -> None:
     saved = invoke("plan", "two.yaml", "-o", "-").stdout
     assert invoke("plan", "-", input=saved).stdout == invoke("plan", "two.yaml").stdout
@@ -597,6 +637,7 @@ def test_a_plan_for_a_cuda_graph_is_costed_as_captured_and_says_so(invoke: Invok
     assert "CUDA graph" not in invoke("plan", "forks.yaml").stdout
     assert data_of(invoke("plan", "graph.json", "--json"))["estimate"] == graph["estimate"]  # a saved plan knows what it is for
     assert data_of(invoke("plan", "graph.json", "--executor", "eager", "--json"))["estimate"]["issue"] == "eager"
+    assert "as a CUDA graph" in invoke("plan", "graph.json", "--iterations").stdout
     simulated = data_of(invoke("run", "forks.yaml", "--device", "sim", "--executor", "graph", "--json"))
     assert simulated["timeline"]["issue"] == "captured"
     assert len(set(simulated["lanes"].values())) == 2

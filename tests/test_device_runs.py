@@ -31,6 +31,7 @@ from streamgraph.looping import Looper
 from streamgraph.model import Program
 from streamgraph.operators import resolve
 from streamgraph.plan import plan
+from streamgraph.portfolio import Policy
 from streamgraph.schedule import HostWait, Launch, RecordStream, Release, Schedule, Wait
 from streamgraph.switches import switches
 from tests.fake_device import FakeDevice, FakeStream
@@ -211,12 +212,12 @@ def chained() -> Graph:
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6), devices=st.integers(2, 3), streams=st.integers(1, 3), early=st.booleans(),
-    pace=st.sampled_from([0.0, 0.3, 0.9]), reach=st.booleans(), shared=st.booleans(),
+    pace=st.sampled_from([0.0, 0.3, 0.9]), reach=st.booleans(), shared=st.booleans(), policy=st.sampled_from(["auto", "urgent"]),
 )  # fmt: skip
 def test_random_programs_over_devices_give_the_reference_however_streams_hold_their_work_back(
-    name: str, seed: int, devices: int, streams: int, early: bool, pace: float, reach: bool, shared: bool
+    name: str, seed: int, devices: int, streams: int, early: bool, pace: float, reach: bool, shared: bool, policy: Policy
 ) -> None:
-    schedule = plan(drawn(seed, devices), streams=streams, release="early" if early else "default")
+    schedule = plan(drawn(seed, devices), streams=streams, release="early" if early else "default", policy=policy)
     assert play(name, schedule, seed, pace, reach=reach, shared=shared) == [True] * 4
 
 

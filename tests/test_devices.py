@@ -223,5 +223,8 @@ def test_a_loop_counts_the_devices_as_one() -> None:
 def test_tables_and_pictures_say_which_gpu_a_lane_is_of() -> None:
     schedule = plan(Path(__file__).parents[1] / "specs" / "two_gpus.streamgraph.yaml")
     assert "second (cuda:1)  second@0" in lanes_table(schedule)
-    assert "lane hop on cuda:0: busy" in render(schedule, "svg")
+    picture = render(schedule, "svg")
+    assert "lane hop on cuda:0: busy" in picture
+    assert all(f">{paint}<" in picture for paint in ("copy to device", "copy between GPUs", "copy to host"))
+    assert '["second",", cuda:1",' in render(schedule, "html")
     assert "# devices: @main on cuda:0, @load on cuda:0, @hop on cuda:0, @second on cuda:1" in str(schedule)

@@ -19,6 +19,7 @@ from streamgraph.executors.graph import GraphExecutor
 from streamgraph.model import Program
 from streamgraph.operators import resolve
 from streamgraph.plan import plan
+from streamgraph.portfolio import Policy
 from streamgraph.schedule import Schedule, Wait
 from tests.fake_device import FakeDevice
 from tests.programs import seeded
@@ -83,11 +84,16 @@ def without_host_tasks(seed: int) -> Program:
 
 
 @settings(max_examples=100, deadline=None)
-@given(seed=st.integers(0, 10**6), streams=st.integers(1, 4), early=st.booleans(), pace=st.sampled_from([0.0, 0.3, 0.9]), all=st.booleans())
-def test_replays_give_the_reference_however_the_device_orders_them(seed: int, streams: int, early: bool, pace: float, all: bool) -> None:
+@given(
+    seed=st.integers(0, 10**6), streams=st.integers(1, 4), early=st.booleans(), pace=st.sampled_from([0.0, 0.3, 0.9]), all=st.booleans(),
+    policy=st.sampled_from(["auto", "urgent"]),
+)  # fmt: skip
+def test_replays_give_the_reference_however_the_device_orders_them(
+    seed: int, streams: int, early: bool, pace: float, all: bool, policy: Policy
+) -> None:
     of = without_host_tasks(seed)
     of = all_tensors(of) if all else of
-    schedule = plan(of, streams=streams, release="early" if early else "default")
+    schedule = plan(of, streams=streams, release="early" if early else "default", policy=policy, issue="captured")
     if any(task.host for task in schedule.program.tasks):
         return  # a copy of a host output
     assert play(schedule, seed, pace) == [True] * 5

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from streamgraph.builder import Graph
+from streamgraph.errors import BindingError
 from streamgraph.hazards import build_dag, find_hazards
 from streamgraph.iterations import SOURCE, split, unroll
 from streamgraph.loop import Issue, Loop
@@ -76,6 +77,13 @@ def test_a_ring_over_a_key_goes_on_turning_across_iterations() -> None:
     loop = plan_loop(graph, frozenset())
     assert [str(wait) for wait in steady(loop, "load@0").waits] == ["use@1[-1]"]
     assert [str(wait) for wait in steady(loop, "load@2").waits] == ["use@0"]
+
+
+def test_an_item_that_is_no_input_is_named_with_those_that_are() -> None:
+    graph = Graph("items")
+    graph.output(graph.task("t", "f", reads=graph.input("x", "f32[4]"), writes="y"))
+    with pytest.raises(BindingError, match=r"is to bring 'z', which is no input\n.*the inputs are: x"):
+        plan_loop(graph, frozenset({"x", "z"}))
 
 
 def test_a_value_that_nothing_would_let_go_is_waited_for_inflight_iterations_later() -> None:

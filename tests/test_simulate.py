@@ -21,11 +21,12 @@ from streamgraph.errors import ScheduleError
 from streamgraph.hazards import task_graph
 from streamgraph.machine import as_machine
 from streamgraph.model import HOST, Program, Task
-from streamgraph.plan import plan
+from streamgraph.plan import Issue, plan
+from streamgraph.portfolio import Policy
 from streamgraph.schedule import HostWait, Lane, Launch, Record, Schedule, Wait, parse_steps
 from streamgraph.simulate import TaskTime, Timeline, simulate
 from tests.drawn import cameras, host_tasks, prefetch
-from tests.programs import seeded
+from tests.programs import random_devices, seeded
 from tests.support import graph
 
 SEEDS = st.integers(0, 10**6)
@@ -75,6 +76,23 @@ def test_the_makespan_lies_between_the_largest_lower_bound_and_everything_one_af
     assert timeline.bound[1] <= timeline.makespan + 1e-6
     calls = 10.0 * len(schedule.steps)  # more than the calls of all steps and their handovers take
     assert timeline.makespan <= timeline.work + calls
+    assert all(time.alone <= time.duration + 1e-6 for time in timeline.tasks)
+
+
+@settings(max_examples=80, deadline=None)
+@given(SEEDS, st.integers(1, 3), st.sampled_from(["auto", "urgent"]), st.sampled_from(["eager", "captured"]))
+def test_with_two_priorities_and_several_devices_nothing_beats_the_bounds_or_the_critical_path(
+    seed: int, devices: int, policy: Policy, issue: Issue
+) -> None:
+    program = seeded(seed, tasks=16, lanes=4) if devices == 1 else random_devices(random.Random(seed).randrange, devices)
+    schedule = plan(program, policy=policy, issue=issue)
+    timeline = simulate(schedule, crowded(schedule, seed), issue=issue)
+    for name, bound in timeline.bounds.items():
+        assert bound <= timeline.makespan + 1e-6, name
+    assert timeline.bounds["lanes"] >= max((time.alone for time in timeline.tasks), default=0.0)
+    path = timeline.critical_path
+    assert sum(time.duration for time in path) <= timeline.makespan + 1e-6
+    assert all(first.end <= second.start + 1e-6 for first, second in itertools.pairwise(path))
     assert all(time.alone <= time.duration + 1e-6 for time in timeline.tasks)
 
 

@@ -17,6 +17,7 @@ from streamgraph.executors.choose import make_executor
 from streamgraph.executors.split import SplitExecutor
 from streamgraph.operators import resolve
 from streamgraph.plan import plan
+from streamgraph.portfolio import Policy
 from streamgraph.schedule import HostWait, Schedule, Wait
 from tests.fake_device import FakeDevice
 from tests.programs import seeded
@@ -73,11 +74,17 @@ def play(schedule: Schedule, seed: int, pace: float, runs: int = 6) -> list[bool
 
 
 @settings(max_examples=100, deadline=None)
-@given(seed=st.integers(0, 10**6), streams=st.integers(1, 4), early=st.booleans(), pace=st.sampled_from([0.0, 0.3, 0.9]), all=st.booleans())
-def test_host_tasks_between_replayed_parts_give_the_reference(seed: int, streams: int, early: bool, pace: float, all: bool) -> None:
+@given(
+    seed=st.integers(0, 10**6), streams=st.integers(1, 4), early=st.booleans(), pace=st.sampled_from([0.0, 0.3, 0.9]), all=st.booleans(),
+    policy=st.sampled_from(["auto", "urgent"]),
+)  # fmt: skip
+def test_host_tasks_between_replayed_parts_give_the_reference(
+    seed: int, streams: int, early: bool, pace: float, all: bool, policy: Policy
+) -> None:
     of = seeded(seed, tasks=10)
     of = all_tensors(of) if all else of
-    assert play(plan(of, streams=streams, release="early" if early else "default"), seed, pace) == [True] * 6
+    schedule = plan(of, streams=streams, release="early" if early else "default", policy=policy, issue="captured")
+    assert play(schedule, seed, pace) == [True] * 6
 
 
 @pytest.mark.slow

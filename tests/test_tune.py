@@ -12,9 +12,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from streamgraph.bench import bench
 from streamgraph.builder import Graph
 from streamgraph.cli import cli
-from streamgraph.errors import TaskError
+from streamgraph.errors import DeviceError, SpecError, TaskError
 from streamgraph.plan import plan
 from streamgraph.tune import FINALISTS, Candidate, Tuning, tune
 
@@ -108,6 +109,40 @@ def test_a_failing_task_fails_the_tuning() -> None:
 
     with pytest.raises(TaskError, match="no"):
         tune(forks(fail), device="cpu", repeats=1)
+
+
+def test_a_program_over_several_devices_is_tuned_where_it_lies() -> None:
+    made = forks()
+    for number in (1, 2):
+        made.output(made.copy(f"hop{number}", f"y{number}", made.value(f"far{number}", "f32[64]", device=f"cuda:{number}")))
+    found = tune(made, device="cpu", plans=1, repeats=1)
+    assert all(row.equal for row in found.rows)
+    with pytest.raises(DeviceError, match="lies on cuda:1 and cuda:2"):
+        tune(made, device="cuda:3", repeats=1)
+
+
+@pytest.mark.parametrize("device", ["sim", "gpu", "cuda:x", "cuda:"])
+def test_what_is_no_device_to_run_on_is_refused_as_such(device: str) -> None:
+    for measured in (lambda: tune(forks(), device=device), lambda: bench(plan(forks()), device=device)):
+        with pytest.raises(DeviceError, match=f"nothing runs on device '{device}'"):
+            measured()
+
+
+@pytest.mark.parametrize("repeats", [0, -1, True, 1.5])
+def test_repeats_are_a_whole_number_from_1(repeats: Any) -> None:
+    for measured in (lambda: tune(forks(), device="cpu", repeats=repeats), lambda: bench(plan(forks()), device="cpu", repeats=repeats)):
+        with pytest.raises(SpecError, match="repeats must be a whole number from 1"):
+            measured()
+
+
+def test_the_next_command_brings_the_same_operators(invoke: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "ops.py").write_text("import torch\n\ndef half(x):\n    return x / 2\n")
+    (tmp_path / "own.yaml").write_text(SPEC.replace("aten.relu", "half"))
+    for command in ("tune", "profile"):
+        options = ["--repeats", "1", "--plans", "1", "--executor", "eager"] if command == "tune" else ["--rounds", "1"]
+        done = invoke(command, "own.yaml", "--ops", "ops.py", "--device", "cpu", *options)
+        assert done.exit_code == 0, done.output
+        assert f"{command} own.yaml --ops ops.py" in done.stderr.partition("Next:")[2]
 
 
 def test_the_command_saves_a_plan_that_runs(invoke: Callable[..., Any], tmp_path: Path) -> None:

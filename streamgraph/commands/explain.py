@@ -171,7 +171,7 @@ def _critical_path(report: Report, schedule: Schedule, subject: str, options: Pl
 
 
 _BOUNDS = {
-    "span": "the longest chain of hazards", "lanes": "the work, spread over the lanes", "device": "the work, filling the device",
+    "span": "the longest chain of hazards", "lanes": "the tasks of the busiest lane", "device": "the work, filling the device",
     "bandwidth": "the memory traffic", "h2d": "the copies to the device", "d2h": "the copies to the host", "host": "the host's calls",
 }  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -105,8 +105,12 @@ def loop_of(report: Report, schedule: Schedule, options: Planning, items: tuple[
     program = schedule.program
     per_item = _inputs(program, items)
     planner = planner_options(schedule)
+    if schedule.has_devices:
+        report.say(f"{' and '.join(program.devices)} count as one device in a loop: `runner.map` on several is not there yet (SG615).")
     loop = plan_loop(program, per_item, inflight=inflight, **planner)
     report.tell(ring_warnings(loop, lambda other: plan_loop(other, per_item, inflight=loop.inflight, **planner)))
+    if options.executor == "auto" and schedule.issue == "captured":
+        options = replace(options, executor="graph")  # a saved plan for a CUDA graph: predicted as such, as a single run is
     return Planned(loop, options)
 
 

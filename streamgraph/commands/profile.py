@@ -78,7 +78,7 @@ def profile(
         return
     report.result(_table(found, where))
     if output is None:
-        report.next(*([] if spec == STDIN else [f"profile {shell(spec)} -o costs.json"]))
+        report.next(*([] if spec == STDIN else [f"profile {shell(spec)}{f' --ops {shell(ops)}' if ops else ''} -o costs.json"]))
         return
     write(output, text)
     report.data["file"] = output

@@ -206,6 +206,7 @@ def draw(
         timeline = predict(schedule, options)
     else:
         schedule, timeline = load_loop(report, spec, options, items, inflight).written_out(iterations)
+    again = "" if iterations is None else f" --iterations {iterations}"
     if output is None:
         encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
         text = render.draw_text(schedule, timeline, width=width(), ascii_only=not encoding.startswith("utf"))
@@ -213,7 +214,7 @@ def draw(
         report.result(text, _lane_styles(schedule))
         if spec != STDIN:
             name = os.path.basename(spec).removesuffix(".yaml").removesuffix(".streamgraph")
-            report.next(f"draw {shell(spec)} -o {shell(name + '.html')}", f"explain {shell(spec)}")
+            report.next(f"draw {shell(spec)}{again} -o {shell(name + '.html')}", f"explain {shell(spec)}{' --iterations' * bool(again)}")
         return
     suffix = render.format_of(os.path.basename(output))
     text = render.render(schedule, suffix, timeline, spec=spec_text(spec))
@@ -223,7 +224,7 @@ def draw(
     if suffix in OPENED:
         report.say(OPENED[suffix])
     if spec != STDIN:
-        report.next(f"explain {shell(spec)}")
+        report.next(f"explain {shell(spec)}{' --iterations' * bool(again)}")
 
 
 def _lane_styles(schedule: Schedule) -> list[tuple[str, str]]:

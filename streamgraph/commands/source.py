@@ -31,6 +31,7 @@ EXECUTORS = (
     "What the schedule is planned for, and run by. lanes: a host thread per lane (the CPU's default); eager: one thread, streams "
     "(the GPU's); graph: a CUDA graph, where launches cost the host nothing; sequential: one after another."
 )
+_DECIDED = ("streams", "order", "release", "policy")  # options that make no difference to a schedule that has been planned
 _SAVED = re.compile(r'\s*\{\s*"streamgraph_schedule"')
 _PEEK = 4096
 
@@ -39,11 +40,11 @@ _PEEK = 4096
 class Planning:
     """The options of the planner, as the command line gives them."""
 
-    streams: int | Literal["auto"]
-    order: Literal["declared", "auto"]
-    release: Literal["default", "early"]
-    policy: Policy
-    params: tuple[str, ...]
+    streams: int | Literal["auto"] = "auto"
+    order: Literal["declared", "auto"] = "declared"
+    release: Literal["default", "early"] = "default"
+    policy: Policy = "auto"
+    params: tuple[str, ...] = ()
     costs: str | None = None
     machine: str | None = None
     executor: str = "auto"
@@ -108,13 +109,17 @@ def load_program(report: Report, source: str, params: Iterable[str] = (), *, sho
     """The program of a spec; its warnings are told.
 
     Raises:
-        SpecError: all that is wrong with it.
+        SpecError: all that is wrong with it; SG009 if it is a saved schedule.
     """
     from streamgraph.spec import load, loads
 
     begun = time.perf_counter()
     values = param_values(params)
-    loaded = loads(_stdin(), "<stdin>", values) if source == STDIN else load(source, values)
+    text = _stdin() if source == STDIN else None
+    if _is_saved(source if text is None else None, text):
+        message = f"'{quoted(source)}' is a saved schedule, and this command works on a spec"
+        raise SpecError(Problem("SG009", message, None, "name the spec that it was planned from"))
+    loaded = load(source, values) if text is None else loads(text, "<stdin>", values)
     report.detail(f"read {quoted(source)} in {time.perf_counter() - begun:.2f} s")
     report.tell(loaded.warnings, show=show)
     return loaded.program
@@ -135,6 +140,9 @@ def load_schedule(report: Report, source: str, options: Planning, outputs: tuple
             raise click.UsageError("a saved schedule has no parameters left: leave --param out, or plan the spec again")
         if outputs:
             raise click.UsageError("a saved schedule has the outputs that it was planned with: leave --outputs out, or name the spec")
+        chosen = [f"--{name} {value}" for name in _DECIDED if (value := getattr(options, name)) != getattr(Planning(), name)]
+        if chosen:
+            report.say(f"'{quoted(source)}' is planned already, and is taken as it is, without {', '.join(chosen)}.")
         return from_json(_read_saved(source) if text is None else text)
     if text is not None:
         from streamgraph.spec import loads
@@ -234,7 +242,8 @@ def write(path: str, text: str) -> None:
             file.write(text)
     except (OSError, ValueError) as error:
         reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
-        raise SpecError(Problem("SG012", f"'{quoted(path)}' cannot be written: {reason}", None, "name another file")) from None
+        remedy = "make its folder first, or name another file" if isinstance(error, FileNotFoundError) else "name another file"
+        raise SpecError(Problem("SG012", f"'{quoted(path)}' cannot be written: {reason}", None, remedy)) from None
 
 
 def shell(text: str) -> str:

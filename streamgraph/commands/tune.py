@@ -55,7 +55,7 @@ def tune(
     from streamgraph.tune import tune as tuned
 
     program = load_program(report, spec, params)
-    given = load_inputs(program, inputs, find(device).location)
+    given = load_inputs(program, inputs, find(device, program).location)
     operators = load_operators(ops) if ops else None
     with progress(report, "timing", "round") as step:
         found = tuned(
@@ -64,15 +64,14 @@ def tune(
         )
     report.data = _to_dict(found)
     report.result("\n".join(_said(found)))
+    again = (f" --ops {shell(ops)}" if ops else "") + (f" --executor {executor}" if executor != "auto" else "")
     if output is not None:
         write(output, found.best.schedule.to_json())
         report.data["file"] = output
         report.say(f"Saved to {output}.")
-        with_ops = f" --ops {shell(ops)}" if ops else ""
-        with_executor = f" --executor {executor}" if executor != "auto" else ""
-        report.next(f"run {shell(output)}{with_ops}{with_executor}")
+        report.next(f"run {shell(output)}{again}")
     elif spec != STDIN:
-        report.next(f"tune {shell(spec)} -o plan.json")
+        report.next(f"tune {shell(spec)}{again} -o plan.json")
     return None if all(row.equal for row in found.rows) else 1
 
 

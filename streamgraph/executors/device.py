@@ -1,4 +1,4 @@
-"""Streams and events of a GPU: the one module that touches `torch.cuda`.
+"""Streams and events of a GPU: what executors know of `torch.cuda`, beside the cheapest calls (`direct`) and further streams (`external`).
 
 The eager executor is written against the protocols below, which `torch.cuda.Stream` and `torch.cuda.Event` fit as they are. So a test can
 give it streams that hold their work back and run it in any order the events allow, on a machine without a GPU.
@@ -6,12 +6,13 @@ give it streams that hold their work back and run it in any order the events all
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
 
-from streamgraph.errors import DeviceError, Problem
+from streamgraph.errors import DeviceError, Problem, quoted
 from streamgraph.executors.external import further_stream, more_streams
 from streamgraph.model import Program
 
@@ -321,16 +322,18 @@ def find(name: str, program: Program | None = None) -> Device:
     For a program that names devices: the first of them, whose current stream is lane `main`.
 
     Raises:
-        DeviceError: SG606, it is not here, or one that the program names is not, or `name` is another than the program's.
+        DeviceError: SG606, it is no device or not here, or one that the program names is not, or `name` is another than the program's.
     """
+    if re.fullmatch("auto|cpu|cuda(:[0-9]+)?", name) is None:
+        raise DeviceError(Problem("SG606", f"nothing runs on device '{quoted(name)}'", None, "one of: auto, cpu, cuda, cuda:0"))
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return HostDevice()
     _, _, index = name.partition(":")
-    named = program.devices if program is not None else ()
-    if not named:
+    if program is None or not program.devices:
         return CudaDevice(int(index) if index else None)
+    named = program.devices
     if index and name != named[0]:
-        message = f"this run is to be on '{name}', but '{program.name}' lies on {' and '.join(named)}"  # type: ignore[union-attr]
+        message = f"this run is to be on '{name}', but '{program.name}' lies on {' and '.join(named)}"
         remedy = "leave the device out; or let the program name none, and it runs wherever it is told to"
         raise DeviceError(Problem("SG606", message, None, remedy))
     found = [CudaDevice(int(device.partition(":")[2])) for device in named]  # all of them: each may be missing

@@ -77,6 +77,12 @@ def _bands(schedule: Schedule, timeline: Timeline, lanes: list[str]) -> list[lis
 
 def _summary(schedule: Schedule, timeline: Timeline, lanes: list[str]) -> dict[str, Any]:
     priority, busy = {lane.name: lane.priority for lane in schedule.lanes}, dict(timeline.busy)
+    device = schedule.device_of if schedule.program.devices else {}
+
+    def about(lane: str) -> str:
+        said = [*([priority[lane]] if priority.get(lane, "normal") != "normal" else []), *([device[lane]] if lane in device else [])]
+        return "".join(f", {shown(part)}" for part in said)
+
     kinds = [time.source for time in timeline.tasks]
     return {
         "name": shown(schedule.program.name) or "program",
@@ -94,7 +100,7 @@ def _summary(schedule: Schedule, timeline: Timeline, lanes: list[str]) -> dict[s
         "sources": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
         "options": [[shown(key), shown(value)] for key, value in schedule.options],
         "notes": [shown(note, 400) for note in schedule.notes],
-        "lanes": [[shown(name), priority.get(name, "normal"), _time(busy.get(name, 0.0)), int(name == HOST)] for name in lanes],
+        "lanes": [[shown(name), about(name), _time(busy.get(name, 0.0)), int(name == HOST)] for name in lanes],
         "main": lanes.index(MAIN) if MAIN in lanes else 0,
     }
 
@@ -103,7 +109,7 @@ def _tasks(
     schedule: Schedule, timeline: Timeline, names: _Names, lanes: list[str], number_of: dict[str, int]
 ) -> dict[str, Any]:
     tasks = [schedule.program.tasks[schedule.program.index_of_task[time.task]] for time in timeline.tasks]
-    paints = [paint_of(task, time.engine) for task, time in zip(tasks, timeline.tasks, strict=True)]
+    paints = [paint_of(task, time.engine, schedule.program) for task, time in zip(tasks, timeline.tasks, strict=True)]
     colours = colours_of(paints)
     paint_number = {paint: number for number, paint in enumerate(colours)}
     lane_number = {name: number for number, name in enumerate(lanes)}

@@ -198,10 +198,10 @@ function draw() {
 }
 function gutter(pen) {
   for (let lane = 0; lane < lanes; lane++) {
-    const top = laneTop(lane), [name, priority, busy, isHost] = D.lanes[lane];
+    const top = laneTop(lane), [name, about, busy] = D.lanes[lane];
     pen.fillStyle = colour.ink; pen.font = "bold 12px " + MONO; pen.fillText(fitted(name, 16), 4, top + 9);
     pen.font = "11px " + MONO; pen.fillStyle = colour.quiet;
-    pen.fillText(Math.round(100 * busy / end) + "% busy" + (priority === "normal" ? "" : ", " + priority), 4, top + 23);
+    pen.fillText(Math.round(100 * busy / end) + "% busy" + about, 4, top + 23);
   }
   pen.fillStyle = colour.quiet; pen.fillText("host issues", 4, issueTop + 6);
 }
@@ -517,7 +517,7 @@ function storagePanel(box, storage) {
   box.append(el("h2", {}, S.label[storage]), facts([["is", storageSaid(storage)], ["live", `${span(S.start[storage])} to ${span(S.end[storage])}`]]), el("h3", {}, `Used ${many(uses.length, "time")}`));
   box.append(limited(uses, use => el("li", {}, el("span", { class: "tag none" }, ["reads", "writes", "updates"][U.mode[use]]), taskLink(U.task[use]), el("p", {}, `${N[U.tensor[use]]}, on ${laneName(T.lane[U.task[use]])}`))));
 }
-const BOUNDS = { span: "the longest path of hazards", lanes: "all work, spread over the lanes", device: "what the device's units have to do", bandwidth: "what its memory has to move", h2d: "the copies to the device", d2h: "the copies to the host", host: "the host's calls" };
+const BOUNDS = { span: "the longest path of hazards", lanes: "the tasks of the busiest lane", device: "what the device's units have to do", bandwidth: "what its memory has to move", h2d: "the copies to the device", d2h: "the copies to the host", host: "the host's calls" };
 function overview(box) {
   box.append(el("h2", {}, "How to read this"), el("p", { class: "hint" }, "Every lane is one CUDA stream: it runs its tasks in order, and side by side with the other lanes. A task waits for another lane only where both touch the same memory. Select a task to see each such order: with a wait of its own, or without one, and why that is safe."));
   const legend = el("ul"), seen = new Set();

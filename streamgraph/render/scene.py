@@ -169,7 +169,7 @@ def _bar(schedule: Schedule, chunk: tuple[TaskTime, ...], row_of: dict[str, int]
         end=max(first.start, last.end),
         label=label,
         tasks=tuple(time.task for time in chunk),
-        paint=paint_of(tasks[0], first.engine),
+        paint=paint_of(tasks[0], first.engine, schedule.program),
         critical=any(time.task in critical for time in chunk),
         facts=facts,
     )

@@ -77,7 +77,7 @@ def _slices(schedule: Schedule, timeline: Timeline, thread: dict[str, int]) -> _
             args["after"] = shown(time.after)
         if task.location is not None:
             args["declared at"] = shown(f"{task.location.file}:{task.location.line}")
-        kind = shown(paint_of(task, time.engine))
+        kind = shown(paint_of(task, time.engine, schedule.program))
         found[time.lane, time.task] = _slice(shown(time.task), kind, thread[time.lane], SHIFT + time.start, SHIFT + time.end, args)
     if MAIN in thread:
         found[MAIN, BEGIN] = _slice(ENTRY, "caller", thread[MAIN], 0.0, SHIFT, {})
