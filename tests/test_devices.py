@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgraph.builder import Graph
+from streamgraph.cli import cli
 from streamgraph.commands.schedule import lanes_table
 from streamgraph.devices import crosses, of_tasks, on_one, settled
 from streamgraph.errors import SpecError, VerificationError
@@ -26,6 +28,8 @@ from streamgraph.spec import load
 from streamgraph.verify import ensure
 from tests.programs import mix_for, random_devices, seeded
 from tests.running import expected_of, inputs_of, same
+
+TWO_GPUS = Path(__file__).parents[1] / "specs" / "two_gpus.streamgraph.yaml"
 
 
 def two() -> Graph:
@@ -221,10 +225,11 @@ def test_a_loop_counts_the_devices_as_one() -> None:
 
 
 def test_tables_and_pictures_say_which_gpu_a_lane_is_of() -> None:
-    schedule = plan(Path(__file__).parents[1] / "specs" / "two_gpus.streamgraph.yaml")
+    schedule = plan(TWO_GPUS)
     assert "second (cuda:1)  second@0" in lanes_table(schedule)
     picture = render(schedule, "svg")
     assert "lane hop on cuda:0: busy" in picture
     assert all(f">{paint}<" in picture for paint in ("copy to device", "copy between GPUs", "copy to host"))
     assert '["second",", cuda:1",' in render(schedule, "html")
+    assert "second (cuda:1) " in CliRunner().invoke(cli, ["explain", str(TWO_GPUS), "--lanes"]).stdout
     assert "# devices: @main on cuda:0, @load on cuda:0, @hop on cuda:0, @second on cuda:1" in str(schedule)

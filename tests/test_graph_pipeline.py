@@ -68,12 +68,13 @@ def play(loop: Loop, seed: int, pace: float, counts: tuple[int, ...]) -> list[bo
     right = expected(of, loop.per_item, sum(counts))
     verdicts = [same(result, wanted) for result, wanted in zip(found, right, strict=True)]
     found.clear()
-    gc.collect()
+    if len(device.free) < len(device.blocks):
+        gc.collect()
     assert len(device.free) == len(device.blocks), "memory is still held after close() and after the results are gone"
     return verdicts
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6), inflight=st.integers(1, 3), pace=st.sampled_from([0.0, 0.3, 0.9]), count=st.integers(0, 14),
     again=st.integers(0, 5),

@@ -72,6 +72,16 @@ def test_explain_tells_every_wait_of_the_steady_state_and_what_goes_wrong_withou
     assert all("SG703" in wait["without"] for wait in data["waits"])
 
 
+def test_where_looking_at_every_wait_would_take_long_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamgraph.commands.loop.MOST_LOOKED", 100)
+    done = invoke("explain", STREAM, "--iterations", "--item", "packet", "--waits")
+    assert done.exit_code == 0
+    assert "without it" not in done.stdout
+    assert "would take long to find: name a task or two" in done.stderr
+    assert "plan " in done.stderr
+    assert "--iterations --item packet" in done.stderr
+
+
 def test_explain_takes_a_task_or_two() -> None:
     done = invoke("explain", STREAM, "upload", "--iterations", "--item", "packet")
     assert "follow[-2] -> upload" in done.stdout

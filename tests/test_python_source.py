@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from streamgraph.builder import Graph
 from streamgraph.model import Program
 from streamgraph.plan import plan
+from streamgraph.portfolio import Policy
 from streamgraph.runner import run
 from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Wait
 from streamgraph.switches import switches, user
@@ -114,11 +115,13 @@ def test_the_code_gives_the_reference_and_makes_the_planned_calls(seed: int, str
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10**6), devices=st.integers(2, 3), streams=st.integers(1, 3))
-def test_the_code_for_several_devices_does_so_too_and_orders_the_callers_streams(seed: int, devices: int, streams: int) -> None:
+@given(seed=st.integers(0, 10**6), devices=st.integers(2, 3), streams=st.integers(1, 3), policy=st.sampled_from(["auto", "urgent"]))
+def test_the_code_for_several_devices_does_so_too_and_orders_the_callers_streams(
+    seed: int, devices: int, streams: int, policy: Policy
+) -> None:
     of = random_devices(random.Random(seed).randrange, devices)
     named, ops = own_operators(of)
-    schedule = plan(named, streams=streams)
+    schedule = plan(named, streams=streams, policy=policy)
     further = schedule.program.devices[1:]
     with pytest.MonkeyPatch.context() as patch:
         shim = Shim(patch, devices)

@@ -145,6 +145,15 @@ def test_the_next_command_brings_the_same_operators(invoke: Callable[..., Any], 
         assert f"{command} own.yaml --ops ops.py" in done.stderr.partition("Next:")[2]
 
 
+@pytest.mark.parametrize("command", ["tune", "profile"])
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_measured(invoke: Callable[..., Any], command: str) -> None:
+    done = invoke(command, "forks.yaml", "--device", "cpu", "-o", "missing/found.json")
+    assert done.exit_code == 1
+    assert "SG012" in done.stderr
+    assert "make its folder first" in done.stderr
+    assert done.stdout == ""
+
+
 def test_the_command_saves_a_plan_that_runs(invoke: Callable[..., Any], tmp_path: Path) -> None:
     done = invoke("tune", "forks.yaml", "--repeats", "2", "--plans", "2", "--device", "cpu", "-o", "plan.json")
     assert done.exit_code == 0, done.output

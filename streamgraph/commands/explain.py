@@ -58,7 +58,7 @@ def explain(
     if iterations:
         if critical_path or lanes:
             raise click.UsageError("--iterations goes with --waits and with tasks: `plan --iterations` shows lanes and time")
-        explain_iterations(report, load_loop(report, subject, options, items, inflight), subject, tasks, certified=waits)
+        explain_iterations(report, load_loop(report, subject, options, items, inflight), subject, tasks, waits, items)
         return
     schedule = load_schedule(report, subject, options)
     if critical_path:
@@ -199,8 +199,8 @@ def _lanes(report: Report, schedule: Schedule, subject: str, options: Planning) 
     rows: list[tuple[str, ...]] = [("lane", "tasks", "pinned", "busy", "", "waits", "waited for", "priority")]
     rows += [
         (
-            str(f["lane"]), f"{f['tasks']:,}", f"{f['pinned']:,}", duration(f["busy"]), f"{f['busy_share']:.0%}", f"{f['waits']:,}",
-            f"{f['waited_for']:,}", str(f["priority"]),
+            f"{f['lane']} ({f['device']})" if "device" in f else str(f["lane"]), f"{f['tasks']:,}", f"{f['pinned']:,}",
+            duration(f["busy"]), f"{f['busy_share']:.0%}", f"{f['waits']:,}", f"{f['waited_for']:,}", str(f["priority"]),
         )
         for f in figures
     ]  # fmt: skip
@@ -223,9 +223,11 @@ def _lane_figures(schedule: Schedule, timeline: Timeline) -> list[dict[str, Any]
     waits = Counter(HOST if isinstance(s, HostWait) else s.lane for s in schedule.steps if isinstance(s, Wait | HostWait))
     events = Counter(step.lane for step in schedule.steps if isinstance(step, Record))
     busy = dict(timeline.busy)
+    device = schedule.device_of if schedule.program.devices else {}
     return [
         {
-            "lane": lane.name, "priority": lane.priority, "tasks": tasks[lane.name], "pinned": fixed[lane.name],
+            "lane": lane.name, **({"device": device[lane.name]} if lane.name in device else {}),
+            "priority": lane.priority, "tasks": tasks[lane.name], "pinned": fixed[lane.name],
             "busy": busy.get(lane.name, 0.0), "busy_share": busy.get(lane.name, 0.0) / timeline.makespan if timeline.makespan else 0.0,
             "waits": waits[lane.name], "waited_for": events[lane.name],
         }

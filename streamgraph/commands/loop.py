@@ -174,7 +174,9 @@ def _far(loop: Loop) -> list[tuple[str, str]]:
     return [(str(wait), wait.why) for wait in loop_waits(loop) if wait.earlier.by]
 
 
-def explain_iterations(report: Report, planned: Planned, spec: str, tasks: tuple[str, ...], certified: bool) -> None:
+def explain_iterations(
+    report: Report, planned: Planned, spec: str, tasks: tuple[str, ...], certified: bool, items: tuple[str, ...] = ()
+) -> None:
     """Print every wait of the steady state with its hazard, or those of these tasks; `certified`: and what goes wrong without it.
 
     Raises:
@@ -185,7 +187,9 @@ def explain_iterations(report: Report, planned: Planned, spec: str, tasks: tuple
     loop = planned.loop
     _check_tasks(loop, tasks)
     waits = [wait for wait in loop_waits(loop) if set(tasks) <= {wait.earlier.name, wait.later}]
-    certified = certified and len(waits) * len(loop.steady) * (loop.proved + 1) <= MOST_LOOKED
+    if certified and len(waits) * len(loop.steady) * (loop.proved + 1) > MOST_LOOKED:
+        report.say(f"What goes wrong without each of {len(waits):,} waits would take long to find: name a task or two.")
+        certified = False
     missed = {str(wait): without(loop, wait) for wait in waits} if certified else {}
     report.data = {"waits": [wait.to_dict() | ({"without": missed[str(wait)]} if certified else {}) for wait in waits]}
     every = f"in every iteration from number {len(loop.prologue)} on" if loop.prologue else "in every iteration"
@@ -198,7 +202,8 @@ def explain_iterations(report: Report, planned: Planned, spec: str, tasks: tuple
         lines = [f"No wait of the steady state is for {' and '.join(tasks)}." if tasks else "Nothing waits in the steady state."]
     report.result("\n".join(lines))
     if spec != STDIN:
-        report.next(f"plan {shell(spec)} --iterations", f"draw {shell(spec)} --iterations 4")
+        with_items = "".join(f" --item {shell(item)}" for item in items)
+        report.next(f"plan {shell(spec)} --iterations{with_items}", f"draw {shell(spec)} --iterations 4{with_items}")
 
 
 def _check_tasks(loop: Loop, tasks: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from streamgraph.commands.command import command
 from streamgraph.commands.progress import progress
 from streamgraph.commands.report import Report, aligned, many
 from streamgraph.commands.run import device_named
-from streamgraph.commands.source import STDIN, load_program, param_option, shell, write
+from streamgraph.commands.source import STDIN, has_folder, load_program, param_option, shell, write
 
 if TYPE_CHECKING:
     from streamgraph.executors.profile import Profile
@@ -56,6 +56,7 @@ def profile(
     from streamgraph.operators import load_operators, resolve
     from streamgraph.plan import plan
 
+    has_folder(output)
     program = load_program(report, spec, params)
     schedule = plan(program, streams=1, policy="single")
     location = find(device, schedule.program).location

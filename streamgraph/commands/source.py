@@ -231,6 +231,19 @@ def _read_saved(path: str) -> str:
         raise SpecError(Problem("SG006", f"'{quoted(path)}' cannot be read: {reason}", None, "check the path")) from None
 
 
+def has_folder(path: str | None) -> None:
+    """Look before something long begins whether what it finds can be written there.
+
+    Raises:
+        SpecError: SG012, the folder of this file is not there.
+    """
+    from pathlib import Path
+
+    if path is not None and path != STDIN and "\0" not in path and not Path(path).parent.is_dir():
+        message = f"'{quoted(path)}' cannot be written: no such file or directory"
+        raise SpecError(Problem("SG012", message, None, "make its folder first, or name another file"))
+
+
 def write(path: str, text: str) -> None:
     """Write a file that the user asked for.
 

@@ -10,7 +10,7 @@ from streamgraph.commands.command import command
 from streamgraph.commands.progress import progress
 from streamgraph.commands.report import Report, aligned, many
 from streamgraph.commands.run import device_named
-from streamgraph.commands.source import STDIN, load_program, param_option, shell, write
+from streamgraph.commands.source import STDIN, has_folder, load_program, param_option, shell, write
 
 if TYPE_CHECKING:
     from streamgraph.tune import Candidate, Tuning
@@ -54,6 +54,7 @@ def tune(
     from streamgraph.operators import load_operators
     from streamgraph.tune import tune as tuned
 
+    has_folder(output)
     program = load_program(report, spec, params)
     given = load_inputs(program, inputs, find(device, program).location)
     operators = load_operators(ops) if ops else None

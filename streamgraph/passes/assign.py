@@ -17,7 +17,7 @@ from streamgraph.passes.work import FREE, HANDOVER, ON_HOST, Placement, Work, wo
 from streamgraph.schedule import Lane
 from streamgraph.storages import Accesses
 
-MOST_LANES = 8  # graph replay gains up to eight streams on an H200 and hardly beyond (benchmarks/RESULTS.md)
+MOST_LANES = 8  # of free tasks, where the host issues every step; `portfolio` allows more in a CUDA graph
 
 
 @dataclass(frozen=True, slots=True)
