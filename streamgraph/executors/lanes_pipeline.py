@@ -19,12 +19,12 @@ import torch
 from streamgraph.errors import Problem, RunnerError
 from streamgraph.executors.device import Device, HostDevice, Stream
 from streamgraph.executors.lanes import Delay
-from streamgraph.executors.launch import check_stream, failure, launch
+from streamgraph.executors.launch import check_stream, failure, in_item, launch
 from streamgraph.executors.loop_board import AT_ONCE, LoopBoard
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
 from streamgraph.executors.modes import CallerState
-from streamgraph.executors.pipeline import Items, Outputs, in_item
+from streamgraph.executors.pipeline import Items, Outputs
 from streamgraph.executors.slots import Slots
 from streamgraph.iterations import PSEUDO
 from streamgraph.loop import Back, Issue, Loop
@@ -56,8 +56,8 @@ class LanesPipeline:
         one_issuer: bool = False,
     ) -> None:
         self.loop, self.delay, self.device = loop, delay, device or HostDevice()
-        self.streams = LoopStreams(loop, self.device, calls)
         self.slots = Slots(loop, memory)
+        self.streams = LoopStreams(loop, self.device, self.slots.length, calls)
         self.operators = {operator.call.task: operator for operator in operators}
         self.threads = threads_of(loop, one_issuer)
         self.host_lanes, self.host_events = loop.host_lanes, loop.host_events
@@ -111,7 +111,7 @@ class _Run:
         self.pipeline, self.bound, self.slots = pipeline, bound, pipeline.slots
         self.device, self.streams = pipeline.device, pipeline.streams
         self.ended = False
-        self.taken = 0
+        self.begun = self.taken = 0
         self.state = CallerState.take()
         self.main = self.device.current_stream()
         self.streams.enter(self.main)
@@ -127,6 +127,7 @@ class _Run:
         loop = self.pipeline.loop
         with self._on_main():
             self.slots.prepare()
+            self.slots.enter(self.bound)
             self.streams.prepare()
             self.streams.begin()
         for thread in self.threads:
@@ -144,7 +145,8 @@ class _Run:
                 self.board.fail((iteration, 0), error)
                 break
             self.slots.forget(min(self.taken, *self.board.done, iteration - loop.inflight + 1) - 1)
-            self.slots.begin(iteration, {**self.bound, **item})
+            self.slots.begin(iteration, item)
+            self.begun = iteration + 1
             self.board.begin(iteration)
             self._record(block[0], iteration)
             with self._on_main(), self.state.applied():
@@ -282,7 +284,7 @@ class _Run:
             self._join()
         with self._on_main():
             self.streams.come_to_rest()
-        self.slots.clear(self.taken)
+        self.slots.clear(range(self.taken, self.begun))
         self.pipeline.broken, self.pipeline.under_way = None, None
         if interrupted is not None:
             raise interrupted

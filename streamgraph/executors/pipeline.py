@@ -2,27 +2,29 @@
 are under way.
 
 Between two results nothing waits for the device but what the loop says. The thread is the caller's: it pulls an item when the loop has
-waited for whatever may still read that item's memory, issues one iteration, and gives back the result that is then due. At the end, after
-an error, and when the caller stops early, every lane is joined and the host waits for all of it.
+waited for whatever may still read that item's memory, issues one iteration, and gives back the result that is then due. The first
+iterations are issued step by step, and what their tasks return is checked once; those that repeat by a generated function (`loop_code`).
+At the end, after an error, and when the caller stops early, every lane is joined and the host waits for all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
-from streamgraph.errors import Problem, TaskError
 from streamgraph.executors.device import Device, Stream
-from streamgraph.executors.launch import check_stream, failure, launch
+from streamgraph.executors.launch import check_stream, failure, in_item, launch, left_another_stream
+from streamgraph.executors.loop_code import LoopCode
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
 from streamgraph.executors.modes import task_mode
 from streamgraph.executors.slots import Slots
 from streamgraph.iterations import PSEUDO
 from streamgraph.loop import Issue, Loop
-from streamgraph.model import ENTRY
+from streamgraph.model import ENTRY, MAIN
 from streamgraph.operators import Operator
 
 Items = Iterator[Mapping[str, torch.Tensor]]
@@ -37,8 +39,9 @@ class Pipeline:
     ) -> None:
         """`calls` as for `LoopStreams`."""
         self.loop, self.device = loop, device
-        self.streams = LoopStreams(loop, device, calls)
         self.slots = Slots(loop, memory)
+        self.streams = LoopStreams(loop, device, self.slots.length, calls)
+        self.code = LoopCode(self.slots, operators, device, self.streams, [lane.name for lane in loop.lanes])
         self._operators = {operator.call.task: operator for operator in operators}
         self._first = True
 
@@ -53,9 +56,16 @@ class Pipeline:
             yield from run.results(items)
         finally:
             run.end()
+            self.slots.clear(range(0))
+
+    @property
+    def source(self) -> str:
+        """The text of the functions that issue the iterations which repeat."""
+        return self.code.source
 
     def close(self) -> None:
-        """Drop the streams and events. No loop may be under way."""
+        """Drop functions, streams and events. No loop may be under way."""
+        self.code.close()
         self.streams.close()
         self.slots.close()
 
@@ -73,35 +83,84 @@ class _Run:
         self.host_lanes, self.host_events = pipeline.loop.host_lanes, pipeline.loop.host_events
         self.current = self.main  # the stream that work goes to now, while this issues; `check_stream` sees to it
         self.ended = False
+        self.begun = 0  # iterations issued, or being issued
         self.taken = 0  # results given to the caller
 
     def results(self, items: Items) -> Iterator[Outputs]:
-        loop = self.pipeline.loop
-        iteration = 0
+        pipeline, loop = self.pipeline, self.pipeline.loop
         with self._issuing():
             self.slots.prepare()
+            self.slots.enter(self.bound)
             self.streams.begin()
-        while True:
-            block = loop.block(iteration)
-            if block[0].waits:
-                with self._issuing():
-                    self._waits(block[0], iteration)  # the source: its waits come before the item is pulled, which may refill memory
-            try:
-                item = next(items)
-            except StopIteration:
+            pipeline.code.enter()
+            self.key = pipeline.code.direct.current()
+        while pipeline._first or self.begun < len(loop.prologue):
+            block = loop.block(self.begun)
+            self._waits(block[0], self.begun)  # the source: its waits come before the item is pulled, which may refill memory
+            item = next(items, None)
+            if item is None:
                 break
             with self._issuing():
-                self._block(block, iteration, item)
-            iteration += 1
-            if iteration >= loop.inflight:
-                yield self._take(iteration - loop.inflight)
+                self._block(block, self.begun, item)
+            self.begun += 1
+            if self.begun >= loop.inflight:
+                yield self._take(self.begun - loop.inflight)
+        else:
+            yield from self._repeated(items)
         self.end()
-        for rest in range(self.taken, iteration):
+        for rest in range(self.taken, self.begun):
             yield self._take(rest)
+
+    def _repeated(self, items: Items) -> Iterator[Outputs]:
+        """The same, from the first iteration on that is issued by generated functions."""
+        code, inflight = self.pipeline.code, self.pipeline.loop.inflight
+        names = tuple(name for name, _ in self.slots.memory.accesses.outputs)
+        while True:
+            phase = code.phase(self.begun)
+            if phase.source is not None:
+                phase.source()
+            item = next(items, None)
+            if item is None:
+                return
+            results = self._issue(phase.parts, item)
+            self.begun += 1
+            if self.begun >= inflight:
+                self.taken += 1
+                yield dict(zip(names, results, strict=True))
+
+    def _issue(self, parts: Sequence[Callable[..., Any]], item: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Issue one iteration by its functions; what `_issuing` does, in the fewest calls. The outputs that are due."""
+        code, device = self.pipeline.code, self.device
+        direct, before = code.direct, None
+        if direct.current() != self.key or not direct.device_is_current():
+            before = device.current_stream(), device.current_device()
+            device.set_stream(self.main)
+        gradients, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+        torch._C._set_grad_enabled(False)
+        torch.set_autocast_cache_enabled(False)
+        try:
+            for part in parts:
+                results: tuple[torch.Tensor, ...] = part(item)
+            if not direct.device_is_current():
+                raise in_item(left_another_stream([operator.call for operator in code.operators], MAIN), self.begun)
+        except BaseException as error:
+            before = before or (self.main, self.main.device_index)
+            raised = code.failed(error, self.begun)
+            self.end()
+            if raised is error:
+                raise
+            raise raised from raised.__cause__
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+            torch._C._set_grad_enabled(gradients)
+            if before is not None:
+                device.set_stream(before[0])
+                device.set_device(before[1])
+        return results
 
     def _block(self, block: tuple[Issue, ...], iteration: int, item: Mapping[str, torch.Tensor]) -> None:
         self.slots.forget(min(self.taken - 1, iteration - self.pipeline.loop.inflight))
-        self.slots.begin(iteration, {**self.bound, **item})
+        self.slots.begin(iteration, item)
         for number, issue in enumerate(block):
             if number and issue.waits:
                 self._waits(issue, iteration)
@@ -177,17 +236,4 @@ class _Run:
             return
         self.ended = True
         self.streams.come_to_rest()
-        self.slots.clear(self.taken)
-
-
-def in_item(error: BaseException, iteration: int) -> BaseException:
-    """A task's error with the item that it happened in."""
-    if not isinstance(error, TaskError):
-        return error
-    (problem, *_) = error.problems
-    told = Problem(problem.code, f"item {iteration}: {problem.message}", problem.location, problem.help, problem.related)
-    wrapped = TaskError(told, error.task, error.lane)
-    wrapped.__cause__ = error.__cause__
-    return wrapped
-
-
+        self.slots.clear(range(self.taken, self.begun))
