@@ -104,7 +104,7 @@ def play(loop: Loop, seed: int, pace: float, count: int, threads: str = "none", 
     seed=st.integers(0, 10**6),
     inflight=st.integers(1, 3),
     pace=st.sampled_from([0.0, 0.3, 0.9]),
-    count=st.integers(0, 9),
+    count=st.integers(0, 14),
     apart=st.sampled_from([None, True, False]),
     order=st.sampled_from(["declared", "auto"]),
 )
@@ -122,7 +122,7 @@ def test_a_loop_gives_the_reference_however_the_device_holds_its_work_back(
     seed=st.integers(0, 10**6),
     inflight=st.integers(1, 3),
     pace=st.sampled_from([0.0, 0.3, 0.9]),
-    count=st.integers(0, 9),
+    count=st.integers(0, 14),
     threads=st.sampled_from(["host and issuer", "lanes"]),
 )
 def test_several_threads_give_the_reference_however_they_and_the_device_are_delayed(
@@ -144,7 +144,7 @@ def delays(seed: int) -> Delay:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10**6), inflight=st.integers(1, 3), count=st.integers(0, 9))
+@given(seed=st.integers(0, 10**6), inflight=st.integers(1, 3), count=st.integers(0, 14))
 def test_a_loop_on_host_threads_gives_the_reference_however_they_are_delayed(seed: int, inflight: int, count: int) -> None:
     of = turning(seeded(seed), seed)
     loop = plan_loop(of, items_of(of, seed), inflight=inflight)

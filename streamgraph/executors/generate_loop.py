@@ -49,7 +49,7 @@ class GeneratedLoop:
 def generate_loop(
     slots: Slots, operators: Sequence[Operator], direct: Direct, lanes: Collection[str], told: frozenset[str] | None = None
 ) -> GeneratedLoop:
-    """The text of what one thread issues to these lanes. `told` are the events that threads tell each other of; None: there is one thread."""
+    """The text of what one thread issues to these lanes. `told`: the events that threads tell each other of; None: there is one thread."""
     return _Writer(slots, operators, direct, lanes, told).write()
 
 
@@ -172,7 +172,7 @@ class _Writer(Flat):
         suspects = [place for place in self.segment if not self._call(self.loop.steady[place]).is_copy]
         if suspects and self.current is not None:
             condition = self.direct.elsewhere(self.current, self.name)
-            self.line(f"if {condition}: {self.name(('astray',))}({suspects[0]}, {suspects[-1]})", "", NO_STEP)
+            self.line(f"if {condition}: {self.name(('astray',))}({suspects[0]}, {suspects[-1]})", "", suspects[-1])
         self.segment = []
 
     def drop(self, values: Sequence[Back]) -> None:

@@ -18,11 +18,10 @@ from typing import Any
 import torch
 
 from streamgraph.calls import cut
-from streamgraph.errors import Problem, TaskError
 from streamgraph.executors import launch
 from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.direct import Direct, Symbol, direct
-from streamgraph.executors.flat import index_of
+from streamgraph.executors.flat import NO_STEP, index_of
 from streamgraph.executors.generate_loop import GeneratedLoop, generate_loop
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Cells
@@ -41,14 +40,14 @@ Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The functions of the iterations that stand at one place in the period; see `GeneratedLoop`. `source` is None if it would do nothing."""
+    """The functions of the iterations at one place in the period; see `GeneratedLoop`. `source` is None if it would do nothing."""
 
     source: Callable[..., Any] | None
     parts: tuple[Callable[..., Any], ...]
 
 
 class LoopCode:
-    """What one thread issues to `lanes`. `told` as for `generate_loop`; `wrap` is a hook for tests, called with each task and its function."""
+    """What one thread issues to `lanes`. `told` as for `generate_loop`; `wrap` is a hook for tests: each task with its function."""
 
     def __init__(
         self,
@@ -144,10 +143,10 @@ class LoopCode:
         suspects = [operator.call for operator in tasks if not operator.call.is_copy]
         raise launch.left_another_stream(suspects, found[0].lane)
 
-    def failed(self, error: BaseException, iteration: int) -> BaseException:
-        """What to raise for an error that came out of the functions: with the task and its tensors, if it was one's."""
+    def failed(self, error: BaseException, iteration: int) -> tuple[BaseException, int]:
+        """What to raise for an error that came out of the functions, with the task and its tensors if it was one's; its place, or -1."""
         assert self._generated is not None
-        launching, lane = None, ""
+        launching, lane, step = None, "", NO_STEP
         cells: Cells = []
         for frame, line in walk_tb(error.__traceback__):
             if frame.f_code.co_filename != self._file:
@@ -169,7 +168,7 @@ class LoopCode:
             break
         raised = launch.failure(error, launching, cells, lane) if launching is not None else error
         cells.clear()
-        return launch.in_item(raised, iteration)
+        return launch.in_item(raised, iteration), step
 
     def close(self) -> None:
         """Drop the functions."""

@@ -16,15 +16,15 @@ from typing import Any
 import torch
 
 from streamgraph.executors.device import Device, Stream
-from streamgraph.executors.launch import check_stream, failure, in_item, launch, left_another_stream
+from streamgraph.executors.launch import in_item, left_another_stream
 from streamgraph.executors.loop_code import LoopCode
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
 from streamgraph.executors.modes import task_mode
 from streamgraph.executors.slots import Slots
-from streamgraph.iterations import PSEUDO
-from streamgraph.loop import Issue, Loop
-from streamgraph.model import ENTRY, MAIN
+from streamgraph.executors.stepwise import Stepwise
+from streamgraph.loop import Loop
+from streamgraph.model import MAIN
 from streamgraph.operators import Operator
 
 Items = Iterator[Mapping[str, torch.Tensor]]
@@ -80,8 +80,7 @@ class _Run:
         self.streams = pipeline.streams
         self.streams.enter(self.main)
         self.slots = pipeline.slots
-        self.host_lanes, self.host_events = pipeline.loop.host_lanes, pipeline.loop.host_events
-        self.current = self.main  # the stream that work goes to now, while this issues; `check_stream` sees to it
+        self.steps = Stepwise(self.slots, pipeline._operators, self.device, self.streams, [lane.name for lane in pipeline.loop.lanes])
         self.ended = False
         self.begun = 0  # iterations issued, or being issued
         self.taken = 0  # results given to the caller
@@ -95,13 +94,15 @@ class _Run:
             pipeline.code.enter()
             self.key = pipeline.code.direct.current()
         while pipeline._first or self.begun < len(loop.prologue):
-            block = loop.block(self.begun)
-            self._waits(block[0], self.begun)  # the source: its waits come before the item is pulled, which may refill memory
+            self.steps.source_waits(self.begun)
             item = next(items, None)
             if item is None:
                 break
             with self._issuing():
-                self._block(block, self.begun, item)
+                self.slots.forget(min(self.taken - 1, self.begun - loop.inflight))
+                self.slots.begin(self.begun, item)
+                self.steps.issue(self.begun, check=pipeline._first)
+                pipeline._first = False
             self.begun += 1
             if self.begun >= loop.inflight:
                 yield self._take(self.begun - loop.inflight)
@@ -145,7 +146,7 @@ class _Run:
                 raise in_item(left_another_stream([operator.call for operator in code.operators], MAIN), self.begun)
         except BaseException as error:
             before = before or (self.main, self.main.device_index)
-            raised = code.failed(error, self.begun)
+            raised, _ = code.failed(error, self.begun)
             self.end()
             if raised is error:
                 raise
@@ -158,57 +159,6 @@ class _Run:
                 device.set_device(before[1])
         return results
 
-    def _block(self, block: tuple[Issue, ...], iteration: int, item: Mapping[str, torch.Tensor]) -> None:
-        self.slots.forget(min(self.taken - 1, iteration - self.pipeline.loop.inflight))
-        self.slots.begin(iteration, item)
-        for number, issue in enumerate(block):
-            if number and issue.waits:
-                self._waits(issue, iteration)
-            if issue.releases_before:
-                self.slots.drop(issue.releases_before, iteration)
-            if issue.task not in PSEUDO:
-                self._launch(issue, iteration)
-            if issue.record and issue.lane not in self.host_lanes:
-                event = self.streams.event(issue.task, self.pipeline.loop.own(issue.task, iteration))
-                self.device.record(event, self.streams.by_lane[issue.lane])
-            if issue.releases_after:
-                self.slots.drop(issue.releases_after, iteration)
-            if issue.record_streams:
-                self._record_streams(issue, self.pipeline.loop.own(issue.task, iteration))
-        self.pipeline._first = False
-
-    def _waits(self, issue: Issue, iteration: int) -> None:
-        for back in issue.waits:
-            if back.name in self.host_events:
-                continue  # this thread is past the task
-            event = self.streams.event(back.name, 0 if back.name == ENTRY else iteration - back.by)
-            if issue.lane in self.host_lanes:
-                event.synchronize()
-            else:
-                self.device.wait(event, self.streams.by_lane[issue.lane])
-
-    def _launch(self, issue: Issue, iteration: int) -> None:
-        operator = self.pipeline._operators[issue.task]
-        cells = self.slots.of(iteration)
-        stream = self.streams.by_lane[issue.lane]
-        if stream is not self.current:
-            self.device.set_stream(stream)
-            self.current = stream
-        try:
-            launch(operator, cells, self.device.location, issue.lane, check=self.pipeline._first)
-            check_stream(self.device, stream, operator, issue.lane)
-        except BaseException as error:
-            raised = in_item(failure(error, operator, cells, issue.lane), iteration)
-            if raised is error:
-                raise
-            raise raised from error
-
-    def _record_streams(self, issue: Issue, own: int) -> None:
-        for name in issue.record_streams:
-            tensor = self.slots.of(own)[self.slots.number[name]]
-            if tensor is not None:
-                self.device.record_stream(tensor, self.main)
-
     def _take(self, iteration: int) -> Outputs:
         self.taken = iteration + 1
         return self.slots.take(iteration)
@@ -219,7 +169,6 @@ class _Run:
         stream, index = self.device.current_stream(), self.device.current_device()
         try:
             self.device.set_stream(self.main)
-            self.current = self.main
             with task_mode():
                 yield
         except BaseException:
