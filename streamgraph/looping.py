@@ -138,6 +138,12 @@ class Looper:
             for item in tensors:
                 yield self.executor.run({**bound, **item}).outputs
 
+    @property
+    def source(self) -> str:
+        """The text of the functions that issue the iterations of the loops made so far."""
+        found = [(made.loop.inflight, getattr(made, "source", "")) for made in self._made.values()]
+        return "".join(f"\n# loop, inflight={inflight}\n{text}" for inflight, text in found if text)
+
     def runs_on(self, thread: int) -> bool:
         """Whether that thread, by its ident, is one that a loop made for its tasks."""
         from streamgraph.executors.lanes_pipeline import LanesPipeline
