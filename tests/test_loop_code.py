@@ -7,10 +7,10 @@ import gc
 import random
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from math import lcm
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,13 +21,15 @@ from hypothesis import strategies as st
 import streamgraph as sg
 from streamgraph.errors import TaskError
 from streamgraph.executors import flat, launch, loop_code
-from streamgraph.executors.lanes_pipeline import LanesPipeline
+from streamgraph.executors.direct import CudaDirect
+from streamgraph.executors.generate_loop import generate_loop
+from streamgraph.executors.lanes_pipeline import LanesPipeline, threads_of
 from streamgraph.executors.memory import Memory
 from streamgraph.executors.pipeline import Pipeline
-from streamgraph.executors.slots import ring_length
+from streamgraph.executors.slots import Slots, ring_length
 from streamgraph.executors.stepwise import Stepwise
 from streamgraph.iterations import PSEUDO, SOURCE
-from streamgraph.loop import Loop
+from streamgraph.loop import Issue, Loop
 from streamgraph.model import MAIN, Program
 from streamgraph.operators import resolve
 from streamgraph.plan_loop import plan_loop
@@ -166,11 +168,11 @@ def test_only_the_first_iterations_are_issued_step_by_step(threads: str, seed: i
     made.close()
 
 
-def wanted(loop: Loop, lanes: list[str] | None = None) -> Counter[str]:
-    """The calls of the device layer that one iteration makes, by the loop's steps."""
+def wanted(loop: Loop, lanes: Collection[str] | None = None, block: tuple[Issue, ...] | None = None) -> Counter[str]:
+    """The calls of the device layer that one iteration makes, by the loop's steps. `lanes`: those of one thread among several."""
     found: Counter[str] = Counter()
     current = MAIN if lanes is None else None
-    for issue in loop.steady:
+    for issue in loop.steady if block is None else block:
         on_host = issue.lane in loop.host_lanes
         waits = [back for back in issue.waits if back.name not in loop.host_events]
         found["synchronize" if on_host else "wait"] += len(waits)
@@ -246,6 +248,69 @@ def test_what_repeats_looks_nothing_up_and_names_its_iterations() -> None:
     assert "# load @copy" in made.source
     assert made.code.phase(5 + made.code.period) is phase
     assert made.code.phase(6) is not phase
+
+
+def stood_in(symbols: tuple[tuple[str, tuple[str, ...]], ...], slots: Slots, operators: Any, begins_on: str, log: Counter[str]) -> Any:
+    """What names stand for, without a GPU: calls are counted, and a stream is its lane."""
+    current = [begins_on]
+
+    def counted(kind: str) -> Any:
+        def call(*arguments: Any) -> Any:
+            log[kind] += 1
+            if kind == "set_stream":
+                current[0] = arguments[0]
+            return (current[0], 0, 1) if kind == "current" else 0 if kind == "current_device" else None
+
+        return call
+
+    def task(returns: int) -> Any:
+        def call(*positional: Any, **named: Any) -> Any:
+            log["task"] += 1
+            return torch.zeros(8) if returns == 1 else [torch.zeros(8)] * returns
+
+        return call
+
+    def meaning(kind: str, *rest: str) -> Any:
+        match kind:
+            case "id" | "stream":
+                return rest[0]
+            case "device" | "type":
+                return 0
+            case "buffer" | "view":
+                return torch.zeros(8)
+            case "cells":
+                return [None] * len(slots.memory.accesses.storages)
+            case "function":
+                return task(len(operators[int(rest[0])].call.returns))
+            case _:
+                return counted(kind)
+
+    return {name: meaning(*symbol) for name, symbol in symbols}
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("seed", range(12))
+def test_the_text_for_cuda_makes_the_same_calls(threads: str, seed: int) -> None:
+    """By stand-ins for the functions beneath torch.cuda; that these are the right ones is seen on a GPU (tests/cuda)."""
+    of = turning(seeded(seed, hosts=threads != "none"), seed)
+    loop = plan_loop(of, items_of(of, seed), inflight=2, apart=True)
+    slots, operators = Slots(loop, Memory(of, trace(of)[0], torch.device("cpu"), 0)), resolve(of, mix_for(of))
+    cuda = CudaDirect(SimpleNamespace(location=torch.device("cuda", 0)), None)  # type: ignore[arg-type]
+    alone, tasks = threads == "none", 0
+    for lanes in [tuple(lane.name for lane in loop.lanes)] if alone else threads_of(loop, threads != "lanes"):
+        made, log = generate_loop(slots, operators, cuda, lanes, None if alone else frozenset()), Counter[str]()
+        names = stood_in(made.symbols, slots, operators, MAIN if alone else lanes[0], log)
+        exec(compile(made.text, "text", "exec"), names)
+        board = SimpleNamespace(limit=(99, 0))
+        if made.has_source:
+            names["source"](*(() if alone else (9, board)))
+        for number in range(made.parts):
+            names[f"part{number}"](*((dict.fromkeys(loop.per_item, torch.zeros(8)),) if alone else (9, board)))
+        mine = tuple(issue for issue in loop.steady if issue.lane in lanes)
+        calls = {kind: log[kind] for kind in ("record", "wait", "synchronize", "record_stream", "set_stream") if log[kind]}
+        assert calls == wanted(loop, None if alone else lanes, mine)
+        tasks += log["task"]
+    assert tasks == len(of.tasks)
 
 
 def test_a_runner_shows_the_source_of_its_loops() -> None:
@@ -452,6 +517,32 @@ def test_a_task_among_several_of_a_lane_that_leaves_another_stream_current_is_on
     assert device.current is device.default
     device.drain()
     assert len(list(made.run(({"x": torch.zeros(8, dtype=torch.int64)} for _ in range(9)), {}))) == 9
+    made.close()
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_a_task_that_leaves_another_device_current_is_found_in_its_item(threads: str, on: Any) -> None:
+    device = on(device_for(threads, 1))
+    device.sibling("cuda:1")
+    calls: list[int] = []
+
+    def wander(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        result = device.allocate([8], torch.int64)
+        if len(calls) == 8:
+            device.set_device(1)
+        return result
+
+    graph = sg.Graph("stray")
+    graph.output(graph.task("wander", wander, reads=graph.input("x", "i64[8]"), writes="y", stream="one"))
+    loop = plan_loop(graph)
+    memory = Memory(loop.program, trace(loop.program)[0], device.location, 0)
+    made: Any = Pipeline(loop, resolve(loop.program, None), device, memory)
+    if threads != "none":
+        made = LanesPipeline(loop, resolve(loop.program, None), memory, None, device, one_issuer=threads != "lanes")
+    with pytest.raises(TaskError, match=r"SG607.*item 7: task 'wander' @one left another stream or device"):
+        list(made.run(({"x": torch.zeros(8, dtype=torch.int64)} for _ in range(12)), {}))
+    assert (device.current, device.current_device()) == (device.default, 0)
     made.close()
 
 

@@ -65,7 +65,7 @@ class Direct(Protocol):
         ...
 
     def elsewhere(self, lane: str, name: Callable[[Symbol], str]) -> str:
-        """A condition, in the words that `name` has for symbols: another stream than the lane's is current."""
+        """A condition, in the words that `name` has for symbols: another stream than the lane's is current, or another device."""
         ...
 
     def value(self, symbol: Symbol, lanes: Bindings) -> object:
@@ -128,7 +128,7 @@ class PlainDirect(_Names):
 
     def elsewhere(self, lane: str, name: Callable[[Symbol], str]) -> str:
         """See `Direct.elsewhere`."""
-        return f"{name(('current_stream',))}() is not {name(('stream', lane))}"
+        return f"not {name(('is_current',))}({name(('stream', lane))})"
 
     def value(self, symbol: Symbol, lanes: Bindings) -> object:
         """See `Direct.value`."""
@@ -182,7 +182,8 @@ class CudaDirect(_Names):
 
     def elsewhere(self, lane: str, name: Callable[[Symbol], str]) -> str:
         """See `Direct.elsewhere`."""
-        return f"{name(('current',))}({name(('device',))})[0] != {name(('id', lane))}"
+        stream = f"{name(('current',))}({name(('device',))})[0] != {name(('id', lane))}"
+        return f"{stream} or {name(('current_device',))}() != {name(('device',))}"
 
     def value(self, symbol: Symbol, lanes: Bindings) -> object:
         """See `Direct.value`."""
@@ -193,6 +194,8 @@ class CudaDirect(_Names):
                 return self.found(lanes, *where).stream_id  # type: ignore[attr-defined]
             case ("current",):
                 return torch._C._cuda_getCurrentStream
+            case ("current_device",):
+                return torch._C._cuda_getDevice
             case ("device",):
                 return self.index
             case ("device", name):

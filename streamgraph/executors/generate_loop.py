@@ -7,7 +7,7 @@
         cells_2[0] = None                                     # two iterations ago nobody reads any more
         wait_track_2(stream_copy)                             # wait track[-2] @copy
         v3 = f0(b1)                                           # detect @main
-        if current_stream() is not stream_main: astray(3, 3)
+        if not is_current(stream_main): astray(3, 3)
 
 The text is the same for every iteration. Events (`track_2`: of two iterations before), cells and slots of rings are names, to which each
 iteration of a period has its own bound. Where one thread issues everything, values that one function makes, uses and drops are its locals.

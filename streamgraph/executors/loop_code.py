@@ -119,8 +119,7 @@ class LoopCode:
                 operator = self.operators[int(task)]
                 function = operator.function
                 if operator.call.is_copy:
-                    lane = next(issue.lane for issue in self.loop.steady if issue.task == operator.call.task)
-                    function = launch.copy_call(operator.call, self.device.location, lane)
+                    function = launch.copy_call(operator.call, self.device.location, self._lane_of(operator.call.task))
                 return function if self.wrap is None else self.wrap(operator.call.task, function)
             case ("constant", task, place):
                 return self.operators[int(task)].call.const[int(place)][1]
@@ -142,6 +141,9 @@ class LoopCode:
         tasks = [self.operators[self.loop.program.index_of_task[i.task]] for i in found if i.task in self.loop.program.index_of_task]
         suspects = [operator.call for operator in tasks if not operator.call.is_copy]
         raise launch.left_another_stream(suspects, found[0].lane)
+
+    def _lane_of(self, task: str) -> str:
+        return next(issue.lane for issue in self.loop.steady if issue.task == task)
 
     def failed(self, error: BaseException, iteration: int) -> tuple[BaseException, int]:
         """What to raise for an error that came out of the functions, with the task and its tensors if it was one's; its place, or -1."""

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from streamgraph.executors.device import Device, Stream
-from streamgraph.executors.launch import in_item, left_another_stream
 from streamgraph.executors.loop_code import LoopCode
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
@@ -24,7 +23,6 @@ from streamgraph.executors.modes import task_mode
 from streamgraph.executors.slots import Slots
 from streamgraph.executors.stepwise import Stepwise
 from streamgraph.loop import Loop
-from streamgraph.model import MAIN
 from streamgraph.operators import Operator
 
 Items = Iterator[Mapping[str, torch.Tensor]]
@@ -142,8 +140,6 @@ class _Run:
         try:
             for part in parts:
                 results: tuple[torch.Tensor, ...] = part(item)
-            if not direct.device_is_current():
-                raise in_item(left_another_stream([operator.call for operator in code.operators], MAIN), self.begun)
         except BaseException as error:
             before = before or (self.main, self.main.device_index)
             raised, _ = code.failed(error, self.begun)
