@@ -1,9 +1,9 @@
 """What does an item of a loop cost the issuing thread, beyond its operators? On the CPU, with operators that do next to nothing.
 
 Per item and per task, for loops of 1, 21 and 201 tasks: the same functions called in a plain loop; `runner.map`, by generated functions and
-step by step, as its first iterations are; and one call each. Each item brings eight host tensors. Without a GPU there are no streams, events
-or lanes to pay for, so these figures are what Python does around the device's calls and no more; what a loop costs on a GPU is measured by
-iterations.py.
+step by step, as its first iterations are; and one call each. Each item brings eight host tensors. Without a GPU there are no streams,
+events or lanes to pay for, so these figures are what Python does around the device's calls and no more; what a loop costs on a GPU is
+measured by iterations.py.
 
     python benchmarks/loop_overhead.py
 """
