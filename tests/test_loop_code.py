@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import gc
 import random
+import time
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -517,6 +518,80 @@ def test_a_task_among_several_of_a_lane_that_leaves_another_stream_current_is_on
     assert device.current is device.default
     device.drain()
     assert len(list(made.run(({"x": torch.zeros(8, dtype=torch.int64)} for _ in range(9)), {}))) == 9
+    made.close()
+
+
+def test_a_loop_that_begins_on_another_stream_runs_there(on: Any) -> None:
+    loop = plan_loop(CHAIN, inflight=2, apart=False)
+    device = on(FakeDevice(3, 0.0))
+    made = pipeline(loop, device)
+    right = expected(CHAIN, loop.per_item, 12)
+    for _ in range(3):
+        found = []
+        for outputs in made.run(items(loop, 12), inputs_of(CHAIN, 0)):
+            found.append({name: device.clone(tensor) for name, tensor in outputs.items()})  # on the stream that the loop began on
+            del outputs
+        device.drain()
+        assert [same(one, other) for one, other in zip(found, right, strict=True)] == [True] * 12
+        device.set_stream(device.new_stream("normal", {stream.cuda_stream for stream in device.streams}))
+    made.close()
+
+
+def test_a_stream_that_is_left_current_is_found_before_the_lane_changes(on: Any) -> None:
+    device = on(FakeDevice(1))
+    other = device.new_stream("normal", ())
+    calls: list[str] = []
+
+    def task(name: str) -> Any:
+        def call(x: torch.Tensor) -> torch.Tensor:
+            calls.append(name)
+            if calls.count("wander") == 8:
+                device.set_stream(other)
+            return device.allocate([8], torch.int64)
+
+        return call
+
+    graph = sg.Graph("stray")
+    graph.task("wander", task("wander"), reads=graph.input("x", "i64[8]"), writes="y", stream="one")
+    graph.output(graph.task("stay", task("stay"), reads="y", writes="z", stream="two"))
+    loop = plan_loop(graph)
+    made = Pipeline(loop, resolve(loop.program, None), device, Memory(loop.program, trace(loop.program)[0], device.location, 0))
+    with pytest.raises(TaskError, match=r"SG607.*item 7: task 'wander' @one left another stream"):
+        list(made.run(({"x": torch.zeros(8, dtype=torch.int64)} for _ in range(12)), {}))
+    assert calls.count("stay") == 7
+    made.close()
+
+
+@pytest.mark.parametrize("threads", THREADS[1:])
+def test_no_thread_begins_a_task_that_stands_behind_an_error(threads: str) -> None:
+    device = ThreadedDevice(1)
+    calls: list[str] = []
+
+    def failing_host(h: torch.Tensor) -> None:
+        calls.append("bad")
+        if calls.count("bad") == 8:
+            raise Fault
+
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        calls.append("slow")
+        while calls.count("slow") == 8 and made.under_way.board.error is None:
+            time.sleep(0.001)
+        return device.allocate([8], torch.int64)
+
+    def after(y: torch.Tensor) -> torch.Tensor:
+        calls.append("after")
+        return device.allocate([8], torch.int64)
+
+    graph = sg.Graph("behind")
+    graph.task("bad", failing_host, reads=graph.input("h", "i64[8]", device="cpu"), host=True)
+    graph.task("slow", slow, reads=graph.input("x", "i64[8]"), writes="y", stream="one")
+    graph.output(graph.task("after", after, reads="y", writes="z", stream="one"))
+    loop = plan_loop(graph)
+    memory = Memory(loop.program, trace(loop.program)[0], device.location, 0)
+    made: Any = LanesPipeline(loop, resolve(loop.program, None), memory, None, device, one_issuer=threads != "lanes")
+    with pytest.raises(TaskError, match=r"item 7: task 'bad' @host"):
+        list(made.run((dict.fromkeys("hx", torch.zeros(8, dtype=torch.int64)) for _ in range(12)), {}))
+    assert calls.count("after") == 7
     made.close()
 
 
