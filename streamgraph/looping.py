@@ -31,7 +31,7 @@ def tensors_of(program: Program, item: object, names: Sequence[str], number: int
     Raises:
         BindingError: SG502, it has another number of tensors.
     """
-    if isinstance(item, Mapping):
+    if type(item) is dict or isinstance(item, Mapping):  # asking for a Mapping costs more than all the rest
         return item
     values = tuple(item) if isinstance(item, tuple | list) else (item,)
     if len(values) != len(names):
@@ -45,12 +45,12 @@ def bound_items(
     program: Program, items: Iterable[object], names: Sequence[str], bound: Mapping[str, torch.Tensor], location: torch.device,
     written: tuple[str, ...],
 ) -> Iterator[dict[str, torch.Tensor]]:  # fmt: skip
-    """The tensors of each item, checked. Items are pulled one at a time, when the loop asks for one.
+    """The tensors of each item with the bound ones, checked. Items are pulled one at a time, when the loop asks for one.
 
     Raises:
         BindingError: what is wrong with an item, by its number.
     """
-    binder = Binder(program, bound, location, written)
+    binder, ours = Binder(program, bound, location, written), bound.keys()
     for number, item in enumerate(items):
         given = tensors_of(program, item, names, number)
         try:
@@ -58,11 +58,11 @@ def bound_items(
         except BindingError as error:
             told = [Problem(p.code, f"item {number}: {p.message}", p.location, p.help, p.related) for p in error.problems]
             raise BindingError(*told) from None
-        again = [name for name in given if name in bound]
-        if again:
-            message = f"item {number} brings '{again[0]}', which is bound for good"
+        if ours and not ours.isdisjoint(given):
+            again = next(name for name in given if name in bound)
+            message = f"item {number} brings '{again}', which is bound for good"
             raise BindingError(Problem("SG502", message, None, "bind it in `compile` or in every item, not in both"))
-        yield {name: tensors[name] for name in names}
+        yield tensors
 
 
 class Looper:
@@ -136,7 +136,13 @@ class Looper:
             yield from pipeline.run(tensors, bound)
         else:
             for item in tensors:
-                yield self.executor.run({**bound, **item}).outputs
+                yield self.executor.run(item).outputs
+
+    @property
+    def source(self) -> str:
+        """The text of the functions that issue the iterations of the loops made so far."""
+        found = [(made.loop.inflight, getattr(made, "source", "")) for made in self._made.values()]
+        return "".join(f"\n# loop, inflight={inflight}\n{text}" for inflight, text in found if text)
 
     def runs_on(self, thread: int) -> bool:
         """Whether that thread, by its ident, is one that a loop made for its tasks."""

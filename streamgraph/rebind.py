@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import torch
 
 
+MOST = 1024  # pinned tensors that are remembered
+
+
 class Binder:
     """What `bind` does for one program, over and over. `written` are the inputs that some task changes in place."""
 
@@ -37,18 +40,19 @@ class Binder:
             )  # fmt: skip
         self._families = {family.name: family.members for family in program.families if len(family.keys) == 1}
         self._seen_apart: dict[str, tuple[weakref.ref[torch.Tensor], int, tuple[int, ...]]] = {}
-        self._pinned: dict[str, weakref.ref[torch.Tensor]] = {}  # which were found to be, since asking takes a call of the driver
+        # Which were found to be pinned, since asking takes a call of the driver; by `id`, which is one tensor's while that lives.
+        self._pinned: dict[int, weakref.ref[torch.Tensor]] = {}
 
     def __call__(self, given: Given) -> dict[str, torch.Tensor]:
         """One checked tensor per input. See `bind`."""
         tensors = self.bound.copy()
         for name, value in given.items():
-            members = self._families.get(name)
-            if members is None:
-                if not self._fits(name, value):
-                    return self._bind(given)
+            if self._fits(name, value):
                 tensors[name] = value  # type: ignore[assignment]
                 continue
+            members = self._families.get(name)
+            if members is None:
+                return self._bind(given)
             if not isinstance(value, list | tuple) or len(value) != len(members):
                 return self._bind(given)
             for member, part in zip(members, value, strict=True):
@@ -84,12 +88,14 @@ class Binder:
             return False
         if not pinned:
             return True
-        known = self._pinned.get(name)
+        known = self._pinned.get(id(tensor))
         if known is not None and known() is tensor:
             return True
         if not tensor.is_pinned():
             return False
-        self._pinned[name] = weakref.ref(tensor)
+        if len(self._pinned) >= MOST:
+            self._pinned.clear()
+        self._pinned[id(tensor)] = weakref.ref(tensor)
         return True
 
     def _bind(self, given: Given) -> dict[str, torch.Tensor]:

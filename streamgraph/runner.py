@@ -344,12 +344,15 @@ class Runner:
 
     @property
     def source(self) -> str:
-        """The text of the function that executor "eager" calls. For code to keep, see `schedule.to_python()`.
+        """The text of the functions that executor "eager" calls: for a call, then for each loop so far. For code to keep, see
+        `schedule.to_python()`.
 
         Raises:
             RunnerError: SG612 for an executor that has none.
         """
         text = getattr(self._executor, "source", None)
+        if isinstance(text, str) and self._looper is not None:
+            text += self._looper.source
         if not isinstance(text, str):
             message = f"the runner of '{self.schedule.program.name}' compiles nothing"
             raise RunnerError(Problem("SG612", message, None, "compile with executor='eager'; `schedule.to_python()` needs no runner"))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from streamgraph.builder import Graph
 from streamgraph.errors import RunnerError, TaskError
-from streamgraph.executors import generate as generate_module
+from streamgraph.executors import flat as flat_module
 from streamgraph.executors import launch
 from streamgraph.executors.compiled import CompiledExecutor
 from streamgraph.executors.device import Device, HostDevice
@@ -79,7 +79,7 @@ def test_compiled_gives_the_reference_however_the_device_holds_its_work_back(
     of = all_tensors(seeded(seed)) if all else seeded(seed)
     schedule = plan(of, streams=streams, release="early" if early else "default")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generate_module, "PART", part)
+        patch.setattr(flat_module, "PART", part)
         assert play(schedule, seed, pace) == [True] * 4
 
 
@@ -213,7 +213,7 @@ def test_values_are_dropped_where_the_plan_releases_them() -> None:
 
 @pytest.mark.parametrize("part", [1, 7, 400])
 def test_long_schedules_become_several_functions(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate_module, "PART", part)
+    monkeypatch.setattr(flat_module, "PART", part)
     made = Graph("long")
     x = made.input("x", "i64[8]")
     h = made.input("start", "i64[8]")
@@ -262,7 +262,7 @@ WIDE = "a: x -> y @one | b: x -> z @two | c: y z -> v @main | p: h -> k ! | d: v
 @pytest.mark.parametrize("fake", [False, True])
 @pytest.mark.parametrize("part", [2, 400])
 def test_a_task_that_raises_is_named_and_the_executor_runs_again(task: str, fake: bool, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate_module, "PART", part)
+    monkeypatch.setattr(flat_module, "PART", part)
     of = program(WIDE, inputs="x", buffers="b", hosts="h k", outputs="w")
     schedule, device = plan(of), FakeDevice(1, 0.1)
     broken: dict[str, BaseException] = {}

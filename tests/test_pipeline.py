@@ -85,6 +85,7 @@ def play(loop: Loop, seed: int, pace: float, count: int, threads: str = "none", 
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "run_copy", device.run_copy)
+        patch.setattr(launch, "copy_call", device.copy_call)
         items = brought(device, of, source(of, loop.per_item, count, loop.inflight))
         for outputs in made.run(items, inputs_of(of, 0)):
             of_host = {o.name for o in of.outputs if o.tensor in host}
@@ -103,7 +104,7 @@ def play(loop: Loop, seed: int, pace: float, count: int, threads: str = "none", 
     seed=st.integers(0, 10**6),
     inflight=st.integers(1, 3),
     pace=st.sampled_from([0.0, 0.3, 0.9]),
-    count=st.integers(0, 9),
+    count=st.integers(0, 14),
     apart=st.sampled_from([None, True, False]),
     order=st.sampled_from(["declared", "auto"]),
 )
@@ -121,7 +122,7 @@ def test_a_loop_gives_the_reference_however_the_device_holds_its_work_back(
     seed=st.integers(0, 10**6),
     inflight=st.integers(1, 3),
     pace=st.sampled_from([0.0, 0.3, 0.9]),
-    count=st.integers(0, 9),
+    count=st.integers(0, 14),
     threads=st.sampled_from(["host and issuer", "lanes"]),
 )
 def test_several_threads_give_the_reference_however_they_and_the_device_are_delayed(
@@ -143,7 +144,7 @@ def delays(seed: int) -> Delay:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10**6), inflight=st.integers(1, 3), count=st.integers(0, 9))
+@given(seed=st.integers(0, 10**6), inflight=st.integers(1, 3), count=st.integers(0, 14))
 def test_a_loop_on_host_threads_gives_the_reference_however_they_are_delayed(seed: int, inflight: int, count: int) -> None:
     of = turning(seeded(seed), seed)
     loop = plan_loop(of, items_of(of, seed), inflight=inflight)
@@ -188,6 +189,7 @@ def test_a_run_of_sixty_four_layers_takes_as_much_memory_as_one_of_four(pace: fl
         executor = EagerExecutor(plan(of), resolve(of, device.operators(of)), device)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(launch, "run_copy", device.run_copy)
+            patch.setattr(launch, "copy_call", device.copy_call)
             for seed in range(3):
                 outputs = executor.run(inputs_of(of, seed)).outputs
                 device.drain()
@@ -208,6 +210,7 @@ def test_memory_of_a_loop_is_bounded_whatever_the_number_of_iterations_and_layer
         made = pipeline(loop, device, threads)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(launch, "run_copy", device.run_copy)
+            patch.setattr(launch, "copy_call", device.copy_call)
             for outputs in made.run(brought(device, of, source(of, loop.per_item, count, 2)), inputs_of(of, 0)):
                 del outputs
         found.append(taken(device, made.slots.memory))
@@ -257,6 +260,7 @@ def test_streams_and_events_are_made_in_the_first_loop_and_never_again(threads: 
     counts = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "run_copy", device.run_copy)
+        patch.setattr(launch, "copy_call", device.copy_call)
         for _ in range(3):
             for outputs in made.run(brought(device, of, source(of, loop.per_item, 2 * loop.proved, 2)), inputs_of(of, 0)):
                 del outputs

@@ -23,6 +23,7 @@ from streamgraph.executors import Finished, launch
 from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.direct import Symbol, direct
 from streamgraph.executors.eager import EagerExecutor
+from streamgraph.executors.flat import index_of
 from streamgraph.executors.generate import Generated, generate
 from streamgraph.executors.lane_streams import Caller
 from streamgraph.executors.memory import Cells, Memory
@@ -189,11 +190,8 @@ class CompiledExecutor:
 
     def _view(self, number: int, subscript: str) -> torch.Tensor:
         """A view of a buffer: the buffer stays where it is, so its views do."""
-        index = tuple(
-            int(part) if ":" not in part else (int(part.partition(":")[0]), int(part.partition(":")[2])) for part in subscript.split(", ")
-        )
         with torch.inference_mode(False), torch.no_grad():
-            return cut(self.memory.buffer(number), index)
+            return cut(self.memory.buffer(number), index_of(subscript))
 
     def _failed(self, error: BaseException, carry: Sequence[Any]) -> BaseException:
         """Bring all lanes to rest after an error; the exception to raise for it."""

@@ -8,17 +8,41 @@ H200 with torch 2.11.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol, TypeAlias
 
 import torch
 
-from streamgraph.executors.device import CudaDevice, Device, Stream
+from streamgraph.executors.device import CudaDevice, Device, Event, Stream
 from streamgraph.executors.lane_streams import LaneStreams
 from streamgraph.model import DEVICE, MAIN
 from streamgraph.switches import Place
 
 Symbol: TypeAlias = tuple[str, ...]
+
+
+class Bindings(Protocol):
+    """The streams and events that symbols name: those of a schedule's lanes, or of one iteration of a loop."""
+
+    @property
+    def streams(self) -> Mapping[str, Stream]:
+        """By lane."""
+        ...
+
+    @property
+    def at(self) -> Mapping[Place, Stream]:
+        """By lane and device."""
+        ...
+
+    @property
+    def events(self) -> Mapping[str, Event]:
+        """By name."""
+        ...
+
+    @property
+    def devices(self) -> Mapping[str, Device]:
+        """By the name that the program has for them."""
+        ...
 
 
 class Direct(Protocol):
@@ -40,7 +64,11 @@ class Direct(Protocol):
         """Tell the allocator; the tensor is the first argument, and not among these."""
         ...
 
-    def value(self, symbol: Symbol, lanes: LaneStreams) -> object:
+    def elsewhere(self, lane: str, name: Callable[[Symbol], str]) -> str:
+        """A condition, in the words that `name` has for symbols: another stream than the lane's is current, or another device."""
+        ...
+
+    def value(self, symbol: Symbol, lanes: Bindings) -> object:
         """What a symbol stands for."""
         ...
 
@@ -72,9 +100,9 @@ class _Names:
     def stream(self, kind: str, place: Place) -> Symbol:
         """The symbol of that kind for a lane's stream."""
         lane, device = place
-        return (kind, lane) if self._own[lane] == device else (kind, lane, device)
+        return (kind, lane) if self._own.get(lane, device) == device else (kind, lane, device)
 
-    def found(self, lanes: LaneStreams, lane: str, *device: str) -> Stream:
+    def found(self, lanes: Bindings, lane: str, *device: str) -> Stream:
         """The stream that a symbol names."""
         return lanes.at[lane, device[0]] if device else lanes.streams[lane]
 
@@ -98,7 +126,11 @@ class PlainDirect(_Names):
         """See `Direct.record_stream`."""
         return ("record_stream",), self.stream("stream", place)
 
-    def value(self, symbol: Symbol, lanes: LaneStreams) -> object:
+    def elsewhere(self, lane: str, name: Callable[[Symbol], str]) -> str:
+        """See `Direct.elsewhere`."""
+        return f"not {name(('is_current',))}({name(('stream', lane))})"
+
+    def value(self, symbol: Symbol, lanes: Bindings) -> object:
         """See `Direct.value`."""
         match symbol:
             case ("stream", *where):
@@ -148,13 +180,22 @@ class CudaDirect(_Names):
         """See `Direct.record_stream`."""
         return ("record_stream",), self.stream("stream", place)
 
-    def value(self, symbol: Symbol, lanes: LaneStreams) -> object:
+    def elsewhere(self, lane: str, name: Callable[[Symbol], str]) -> str:
+        """See `Direct.elsewhere`."""
+        stream = f"{name(('current',))}({name(('device',))})[0] != {name(('id', lane))}"
+        return f"{stream} or {name(('current_device',))}() != {name(('device',))}"
+
+    def value(self, symbol: Symbol, lanes: Bindings) -> object:
         """See `Direct.value`."""
         match symbol:
             case ("set_stream",):
                 return torch._C._cuda_setStream
             case ("id", *where):
                 return self.found(lanes, *where).stream_id  # type: ignore[attr-defined]
+            case ("current",):
+                return torch._C._cuda_getCurrentStream
+            case ("current_device",):
+                return torch._C._cuda_getDevice
             case ("device",):
                 return self.index
             case ("device", name):

@@ -14,24 +14,18 @@ defaults at each call.
 
 from __future__ import annotations
 
-import keyword
-import math
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from typing_extensions import assert_never
 
-from streamgraph.calls import Operand, Slot
-from streamgraph.errors import quoted
+from streamgraph.executors import flat
 from streamgraph.executors.direct import Direct, Symbol
-from streamgraph.model import HOST, MAIN, Index, Kind
+from streamgraph.executors.flat import NO_STEP, Flat, Part
+from streamgraph.model import HOST, MAIN, Kind
 from streamgraph.operators import Operator
 from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Step, Wait
 from streamgraph.switches import switches, user
-
-PART = 400  # tasks
-NO_STEP = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +44,18 @@ class Generated:
     room: int
 
 
-@dataclass
-class _Part:
-    """One function while it is written: body lines with their steps, and which storages and names it uses."""
-
-    lines: list[tuple[str, int]] = field(default_factory=list)
-    names: dict[str, None] = field(default_factory=dict)
-    loaded: dict[int, None] = field(default_factory=dict)
-    made: dict[int, None] = field(default_factory=dict)
-    views: dict[tuple[int, Index], str] = field(default_factory=dict)
-
-
 def generate(schedule: Schedule, operators: Sequence[Operator], direct: Direct) -> Generated:
     """The text for a schedule. `operators` are in declaration order."""
     return _Writer(schedule, operators, direct).write()
 
 
-class _Writer:
+class _Writer(Flat):
     def __init__(self, schedule: Schedule, operators: Sequence[Operator], direct: Direct) -> None:
-        self.schedule, self.direct, self.operators = schedule, direct, operators
-        self.storages = schedule.accesses.storages
+        super().__init__(schedule.accesses.storages, operators, direct)
+        self.schedule = schedule
         self.number = {storage.label: number for number, storage in enumerate(self.storages)}
         self.index = schedule.program.index_of_task
         self.host_events = {s.event for s in schedule.steps if isinstance(s, Record) and s.lane == HOST}
-        self.names: dict[Symbol, str] = {}
-        self.counts: dict[str, int] = {}
-        self.parts = [_Part()]
         self.switches = switches(schedule)
         self.inputs = tuple(n for n, storage in enumerate(self.storages) if storage.kind is Kind.INPUT)
         self.carried = {number: place for place, number in enumerate(self.inputs)}
@@ -89,7 +69,7 @@ class _Writer:
         for step in self.schedule.steps:
             match step:
                 case Launch(task, _):
-                    if launches == PART:
+                    if launches == flat.PART:
                         part, launches = part + 1, 0
                     launches += 1
                     call = self.operators[self.index[task]].call
@@ -111,8 +91,8 @@ class _Writer:
         launches = 0
         for number, step in enumerate(self.schedule.steps):
             if isinstance(step, Launch):
-                if launches == PART:
-                    self.parts.append(_Part())
+                if launches == flat.PART:
+                    self.parts.append(Part())
                     launches = 0
                 launches += 1
             self.step(step, number)
@@ -124,26 +104,24 @@ class _Writer:
         self.line(f"return ({returned})" if self.outputs else "return ()", "", NO_STEP)
         lines: list[tuple[str, int]] = []
         for part in range(len(self.parts)):
-            lines += self.function(part)
+            lines += self.finished(part)
         return Generated(
             "\n".join(text for text, _ in lines) + "\n", len(self.parts), tuple((name, symbol) for symbol, name in self.names.items()),
             tuple(step for _, step in lines), self.inputs, len(self.carried) - len(self.inputs),
         )  # fmt: skip
 
-    def function(self, index: int) -> list[tuple[str, int]]:
-        """The finished lines of one part."""
+    def finished(self, index: int) -> list[tuple[str, int]]:
+        """The lines of one part, with what it takes from `carry` and puts there."""
         part = self.parts[index]
-        parameters = "".join(f", {name}={name}" for name in part.names)
-        loads = [(f"    v{number} = carry[{self.carried[number]}]", NO_STEP) for number in part.loaded]
-        body = part.lines
-        stores = [(f"    carry[{self.carried[number]}] = v{number}", NO_STEP) for number in part.made if number in self.carried]
+        loads = [f"v{number} = carry[{self.carried[number]}]" for number in part.loaded]
+        stores = [f"carry[{self.carried[number]}] = v{number}" for number in part.made if number in self.carried]
         # The last line of the last part returns; it makes nothing that another part uses.
-        return [(f"def part{index}(carry{parameters}):", NO_STEP), *loads, *body, *stores] + [("    pass", NO_STEP)] * (not body)
+        return self.function(f"part{index}", "carry", index, loads, stores)
 
     def step(self, step: Step, number: int) -> None:
         match step:
             case Launch(task, lane):
-                self.launch(self.operators[self.index[task]], self.index[task], lane, number)
+                self.launch(self.index[task], lane, number)
             case Record(event, lane, task):
                 if lane != HOST:
                     self.call(self.direct.record(event, lane), f"after {task}", number)
@@ -161,54 +139,17 @@ class _Writer:
             case _:
                 assert_never(step)
 
-    def launch(self, operator: Operator, task: int, lane: str, number: int) -> None:
-        lane = MAIN if lane == HOST else lane
+    def launch(self, task: int, lane: str, number: int) -> None:
         for at in self.switches.before.get(number, ()):
             self.call(self.direct.switch(at), "", number)
-        call = operator.call
-        arguments = [self.slot(slot, number) for slot in call.positional]
-        spread: list[str] = []
-        for name, slot in call.keywords:
-            self.keyword(name, self.slot(slot, number), arguments, spread)
-        for place, (name, value) in enumerate(call.const):
-            self.keyword(name, _literal(value) or self.name(("constant", str(task), str(place))), arguments, spread)
-        if spread:
-            arguments.append(f"**{{{', '.join(spread)}}}")
-        targets = [f"v{returned.storage}" for returned in call.returns]
-        result = f"{', '.join(targets)}{',' if call.returns_sequence and len(targets) == 1 else ''} = " if targets else ""
-        self.line(f"{result}{self.name(('function', str(task)))}({', '.join(arguments)})", f"{call.task} @{lane}", number)
-        self.parts[-1].made.update(dict.fromkeys(returned.storage for returned in call.returns))
+        self.task(task, MAIN if lane == HOST else lane, number)
 
-    @staticmethod
-    def keyword(name: str, text: str, arguments: list[str], spread: list[str]) -> None:
-        # Keywords keep their order, so what follows one that has to be spread is spread too.
-        if name.isidentifier() and not keyword.iskeyword(name) and not spread:
-            arguments.append(f"{name}={text}")
-        else:
-            spread.append(f"{name!r}: {text}")
-
-    def slot(self, slot: Slot, number: int) -> str:
-        if isinstance(slot, Operand):
-            return self.operand(slot, number)
-        items = [self.slot(item, number) for item in slot.items]
-        return f"[{', '.join(items)}]" if slot.is_list else f"({''.join(item + ', ' for item in items)})"
-
-    def operand(self, operand: Operand, number: int) -> str:
-        """The name of a tensor or of a view of it, which is cut at its first use in the part."""
-        storage = operand.storage
-        if not operand.index:
-            return self.storage(storage)
-        if self.storages[storage].kind is Kind.BUFFER:
-            return self.name(("view", str(storage), _subscript(operand.index)))
-        views = self.parts[-1].views
-        key = (storage, operand.index)
-        if key not in views:
-            name = f"v{storage}_{sum(of == storage for of, _ in views)}"
-            self.line(f"{name} = {self.storage(storage)}[{_subscript(operand.index)}]", operand.tensor, number)
-            views[key] = name
-        return views[key]
+    def target(self, number: int) -> str:
+        """See `Flat.target`."""
+        return f"v{number}"
 
     def storage(self, number: int) -> str:
+        """See `Flat.storage`."""
         part = self.parts[-1]
         if self.storages[number].kind is Kind.BUFFER:
             return self.name(("buffer", str(number)))
@@ -223,47 +164,10 @@ class _Writer:
         if previous:
             self.line(f"{self.name(('drop',))}({number}, None)", why, step)
             return
-        places = [name for (storage, _), name in part.views.items() if storage == number]
+        places = self.views_of(number)
         if number in part.made or number in part.loaded:
             places.append(f"v{number}")
         if number in self.carried and self.part_of[number] != len(self.parts) - 1:
             places.append(f"carry[{self.carried[number]}]")
         if places:
             self.line(f"{' = '.join(places)} = None", why, step)
-
-    def call(self, symbols: Sequence[Symbol], why: str, step: int) -> None:
-        function, *arguments = map(self.name, symbols)
-        self.line(f"{function}({', '.join(arguments)})", why, step)
-
-    def line(self, code: str, why: str, step: int) -> None:
-        text = quoted(re.sub(r"\s+# ", ": ", why), 200)
-        self.parts[-1].lines.append((f"    {code:<46}  # {text}" if text else f"    {code}", step))
-
-    def name(self, symbol: Symbol) -> str:
-        """The name of what stands behind a symbol; one name for each, a parameter of every part that uses it."""
-        if symbol not in self.names:
-            prefix = _PREFIX.get(symbol[0], symbol[0])
-            number = self.counts.get(prefix, 0)
-            self.counts[prefix] = number + 1
-            # Streams and events keep their names where these can stand in a program.
-            own = f"{prefix}_{symbol[-1]}"
-            speaks = symbol[0] in _SPEAKS and own.isascii() and own.isidentifier()
-            self.names[symbol] = symbol[0] if len(symbol) == 1 else own if speaks else f"{prefix}{number}"
-        name = self.names[symbol]
-        self.parts[-1].names[name] = None
-        return name
-
-
-_PREFIX = {"function": "f", "constant": "k", "buffer": "b", "view": "u"}
-_SPEAKS = frozenset({"stream", "id", "event", "record", "wait", "synchronize"})
-
-
-def _literal(value: object) -> str | None:
-    """A constant as it can stand in the text; None for what has to be bound."""
-    simple = value is None or type(value) in (bool, int) or (type(value) is float and math.isfinite(value))
-    return repr(value) if simple or (type(value) is str and len(value) < 40 and value.isprintable()) else None
-
-
-def _subscript(index: Index) -> str:
-    """What stands between the brackets: `0:2, 3`."""
-    return ", ".join(str(part) if isinstance(part, int) else f"{part[0]}:{part[1]}" for part in index)

@@ -22,11 +22,12 @@ from streamgraph.executors.capture import Captures
 from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.first_iterations import FirstIterations, begins_steadily
 from streamgraph.executors.graph import empty_like
+from streamgraph.executors.launch import in_item
 from streamgraph.executors.memory import Cells, Memory
 from streamgraph.executors.modes import task_mode
 from streamgraph.executors.parts import Cut, cut
 from streamgraph.executors.phases import Phase, Phases, moving
-from streamgraph.executors.pipeline import Items, Outputs, in_item
+from streamgraph.executors.pipeline import Items, Outputs
 from streamgraph.executors.slots import Slots
 from streamgraph.loop import Issue, Loop
 from streamgraph.model import ENTRY, HOST, MAIN, Kind

@@ -4,30 +4,33 @@ or one per lane there too.
 The caller's thread pulls an item as soon as the loop has waited for whatever may still read that item's memory, and gives back the result
 that is then due; meanwhile each thread goes through its lanes' part of every iteration that has begun. A thread waits for another one only
 where the loop has a wait between their lanes, and then until that event of that iteration has been recorded: so no wait is issued for an
-event that nobody has recorded yet. The threads live as long as the loop.
+event that nobody has recorded yet. The threads live as long as the loop. On a GPU each of them issues the iterations that repeat by a
+generated function (`loop_code`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
+from typing import Any
 
 import torch
 
 from streamgraph.errors import Problem, RunnerError
 from streamgraph.executors.device import Device, HostDevice, Stream
 from streamgraph.executors.lanes import Delay
-from streamgraph.executors.launch import check_stream, failure, launch
 from streamgraph.executors.loop_board import AT_ONCE, LoopBoard
+from streamgraph.executors.loop_code import LoopCode
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
 from streamgraph.executors.modes import CallerState
-from streamgraph.executors.pipeline import Items, Outputs, in_item
+from streamgraph.executors.pipeline import Items, Outputs
 from streamgraph.executors.slots import Slots
-from streamgraph.iterations import PSEUDO
-from streamgraph.loop import Back, Issue, Loop
+from streamgraph.executors.stepwise import Stepwise
+from streamgraph.loop import Loop
 from streamgraph.model import ENTRY, HOST, MAIN
 from streamgraph.operators import Operator
 
@@ -56,11 +59,10 @@ class LanesPipeline:
         one_issuer: bool = False,
     ) -> None:
         self.loop, self.delay, self.device = loop, delay, device or HostDevice()
-        self.streams = LoopStreams(loop, self.device, calls)
         self.slots = Slots(loop, memory)
+        self.streams = LoopStreams(loop, self.device, self.slots.length, calls)
         self.operators = {operator.call.task: operator for operator in operators}
         self.threads = threads_of(loop, one_issuer)
-        self.host_lanes, self.host_events = loop.host_lanes, loop.host_events
         of_lane = {lane: number for number, lanes in enumerate(self.threads) for lane in lanes}
         of_task = {issue.task: of_lane[issue.lane] for issue in loop.steady}
         blocks = (*loop.prologue, loop.steady)
@@ -70,6 +72,11 @@ class LanesPipeline:
             for block in blocks for issue in block for back in issue.waits
             if back.name != ENTRY and of_task[back.name] != of_lane[issue.lane]
         )  # fmt: skip
+        wrap = None if delay is None else partial(_delayed, delay)
+        on_gpu = not isinstance(self.device, HostDevice)
+        self.codes = tuple(
+            LoopCode(self.slots, operators, self.device, self.streams, lanes, self.told, wrap) for lanes in self.threads if on_gpu
+        )
         self.first = True
         self.broken: str | None = None
         self.under_way: _Run | None = None
@@ -93,13 +100,22 @@ class LanesPipeline:
             raise
         finally:
             run.end()
+            if self.under_way is None:
+                self.slots.clear(range(0))
 
     def runs_on(self, thread: int) -> bool:
         """Whether that thread, by its ident, is one of the loop under way."""
         return self.under_way is not None and any(own.ident == thread for own in self.under_way.threads)
 
+    @property
+    def source(self) -> str:
+        """The text of the functions that issue the iterations which repeat, thread after thread, the caller's first."""
+        return "\n".join(f"# @{' @'.join(code.lanes)}\n{code.source}" for code in self.codes)
+
     def close(self) -> None:
-        """Drop the streams and events. No loop may be under way."""
+        """Drop functions, streams and events. No loop may be under way."""
+        for code in self.codes:
+            code.close()
         self.streams.close()
         self.slots.close()
 
@@ -111,30 +127,39 @@ class _Run:
         self.pipeline, self.bound, self.slots = pipeline, bound, pipeline.slots
         self.device, self.streams = pipeline.device, pipeline.streams
         self.ended = False
-        self.taken = 0
+        self.begun = self.taken = 0
         self.state = CallerState.take()
         self.main = self.device.current_stream()
         self.streams.enter(self.main)
-        self.callers, *others = pipeline.threads
+        _, *others = pipeline.threads
+        # The first iteration is issued step by step, so that what its tasks return can be checked.
+        self.repeats = max(1, len(pipeline.loop.prologue)) if pipeline.codes else None
         self.board = LoopBoard(len(others))
+        self.steps = [
+            Stepwise(self.slots, pipeline.operators, self.device, self.streams, lanes, pipeline.told, self.board, pipeline.delay)
+            for lanes in pipeline.threads
+        ]
         name = f"streamgraph loop {pipeline.loop.program.name}"
         self.threads = [
             threading.Thread(target=self._serve, args=(number, lanes), name=f"{name} @{' @'.join(lanes)}", daemon=True)
-            for number, lanes in enumerate(others)
+            for number, lanes in enumerate(others, 1)
         ]
 
     def results(self, items: Items) -> Iterator[Outputs]:
         loop = self.pipeline.loop
         with self._on_main():
             self.slots.prepare()
+            self.slots.enter(self.bound)
             self.streams.prepare()
             self.streams.begin()
+            for code in self.pipeline.codes:
+                code.enter()
         for thread in self.threads:
             thread.start()
         iteration = 0
         while True:
-            block = loop.block(iteration)
-            if not self._waits(block[0], iteration, 0) or self.board.error is not None:
+            flat = self._is_flat(iteration)
+            if not (self._source(iteration) if flat else self.steps[0].source_waits(iteration)) or self.board.error is not None:
                 break
             try:
                 item = next(items)
@@ -144,11 +169,14 @@ class _Run:
                 self.board.fail((iteration, 0), error)
                 break
             self.slots.forget(min(self.taken, *self.board.done, iteration - loop.inflight + 1) - 1)
-            self.slots.begin(iteration, {**self.bound, **item})
+            self.begun = iteration + 1
+            (self.slots.bring if flat else self.slots.begin)(iteration, item)
             self.board.begin(iteration)
-            self._record(block[0], iteration)
-            with self._on_main(), self.state.applied():
-                self._issue(frozenset(self.callers), iteration, block[1:], 1)
+            if flat:
+                self._issue(0, iteration)  # no task is among it: the caller is apart
+            else:
+                with self._on_main(), self.state.applied():
+                    self._issue(0, iteration)
             iteration += 1
             if iteration >= loop.inflight:
                 if not self.board.wait_for_all(iteration - loop.inflight):
@@ -178,88 +206,40 @@ class _Run:
                 self.device.set_device(index)
 
     def _serve(self, number: int, lanes: tuple[str, ...]) -> None:
-        mine, loop = frozenset(lanes), self.pipeline.loop
         try:
             self.device.set_stream(self.streams.by_lane[lanes[0]])
             with self.state.applied():
                 for iteration in count():
-                    if not self.board.wait_for_item(iteration) or not self._issue(mine, iteration, loop.block(iteration), 0):
+                    if not self.board.wait_for_item(iteration) or not self._issue(number, iteration):
                         return
-                    self.board.through(number, iteration)
+                    self.board.through(number - 1, iteration)
         except BaseException as error:
             self.board.fail(AT_ONCE, error)
 
-    def _issue(self, lanes: frozenset[str], iteration: int, block: tuple[Issue, ...], offset: int) -> bool:
-        """Issue these lanes' part of an iteration. False: an error stands before some of it."""
-        for place, issue in enumerate(block, offset):
-            if issue.lane not in lanes:
-                continue
-            at = (iteration, place)
-            if not self._waits(issue, iteration, place) or at >= self.board.limit:
-                return False
-            self.slots.drop(issue.releases_before, iteration)
-            if issue.task not in PSEUDO:
-                try:
-                    self._launch(issue, iteration, len(lanes) > 1)
-                except BaseException as error:
-                    self.board.fail(at if isinstance(error, Exception) else AT_ONCE, error)
-                    return False
-            self._record(issue, iteration)
-            self.slots.drop(issue.releases_after, iteration)
-            if issue.record_streams and MAIN in self.callers:  # on a CPU that is not so, and nothing to tell an allocator
-                self._record_streams(issue, iteration)
-        return True
-
-    def _launch(self, issue: Issue, iteration: int, several: bool) -> None:
-        operator, cells = self.pipeline.operators[issue.task], self.slots.of(iteration)
-        stream = self.streams.by_lane[issue.lane]
-        if several and not self.device.is_current(stream):
-            self.device.set_stream(stream)
-        try:
-            if self.pipeline.delay is not None:
-                self.pipeline.delay(issue.task, "before")
-            launch(operator, cells, self.device.location, issue.lane, check=self.pipeline.first)
-            check_stream(self.device, stream, operator, issue.lane)
-            if self.pipeline.delay is not None:
-                self.pipeline.delay(issue.task, "after")
-        except BaseException as error:
-            raised = in_item(failure(error, operator, cells, issue.lane), iteration)
-            if raised is error:
-                raise
-            raise raised from error
-
-    def _waits(self, issue: Issue, iteration: int, place: int) -> bool:
-        return all(self._wait(back, issue.lane, iteration, place) for back in issue.waits)
-
-    def _wait(self, back: Back, lane: str, iteration: int, place: int) -> bool:
-        """Let a lane wait for an event. False: an error stands before this place."""
-        of = 0 if back.name == ENTRY else iteration - back.by
-        if back.name in self.pipeline.told and not self.board.wait(back.name, of, (iteration, place)):
-            return False
-        if back.name in self.pipeline.host_events:
-            return True  # the host is past the task
-        event = self.streams.event(back.name, of)
-        if lane in self.pipeline.host_lanes:
-            event.synchronize()
+    def _issue(self, thread: int, iteration: int) -> bool:
+        """Issue a thread's part of an iteration. False: an error stands before some of it."""
+        if self._is_flat(iteration):
+            code = self.pipeline.codes[thread]
+            try:
+                return all(part(iteration, self.board) for part in code.phase(iteration).parts)
+            except BaseException as error:
+                raised, place = code.failed(error, iteration)
         else:
-            self.device.wait(event, self.streams.by_lane[lane])
-        return True
+            try:
+                return self.steps[thread].issue(iteration, check=self.pipeline.first)
+            except BaseException as error:
+                raised, place = error, self.steps[thread].place
+        self.board.fail((iteration, place) if place >= 0 and isinstance(raised, Exception) else AT_ONCE, raised)
+        return False
 
-    def _record(self, issue: Issue, iteration: int) -> None:
-        if not issue.record:
-            return
-        own = self.pipeline.loop.own(issue.task, iteration)
-        if issue.lane not in self.pipeline.host_lanes:
-            self.device.record(self.streams.event(issue.task, own), self.streams.by_lane[issue.lane])
-        if issue.task in self.pipeline.told:
-            self.board.record(issue.task, own)
+    def _is_flat(self, iteration: int) -> bool:
+        """Whether an iteration is issued by generated functions."""
+        return self.repeats is not None and iteration >= self.repeats
 
-    def _record_streams(self, issue: Issue, iteration: int) -> None:
-        cells = self.slots.of(self.pipeline.loop.own(issue.task, iteration))
-        for name in issue.record_streams:
-            tensor = cells[self.slots.number[name]]
-            assert tensor is not None, f"bug in streamgraph: output '{name}' was released"
-            self.device.record_stream(tensor, self.main)
+    def _source(self, iteration: int) -> bool:
+        """`_waits` of the source, by its function."""
+        source = self.pipeline.codes[0].phase(iteration).source
+        return source is None or source(iteration, self.board)
 
     def end(self) -> None:
         """Let the threads finish the items that have begun, or stop at the error; bring all lanes to rest, and drop what is left."""
@@ -282,7 +262,7 @@ class _Run:
             self._join()
         with self._on_main():
             self.streams.come_to_rest()
-        self.slots.clear(self.taken)
+        self.slots.clear(range(self.taken, self.begun))
         self.pipeline.broken, self.pipeline.under_way = None, None
         if interrupted is not None:
             raise interrupted
@@ -291,3 +271,13 @@ class _Run:
         for thread in self.threads:
             if thread.ident is not None:
                 thread.join()
+
+
+def _delayed(delay: Delay, task: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*positional: Any, **keywords: Any) -> Any:
+        delay(task, "before")
+        result = function(*positional, **keywords)
+        delay(task, "after")
+        return result
+
+    return call

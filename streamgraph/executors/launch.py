@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
 import torch
 
-from streamgraph.calls import Call, describe, place, torch_dtype
+from streamgraph.calls import LISTED, Call, describe, place, torch_dtype
 from streamgraph.errors import Location, Problem, TaskError, quoted
 from streamgraph.executors.device import Device, Stream
 from streamgraph.executors.memory import Cells
@@ -83,9 +83,27 @@ def copy_call(call: Call, location: torch.device, lane: str) -> Callable[..., to
 def check_stream(device: Device, stream: Stream, operator: Operator, lane: str) -> None:
     """SG607 if a task left another stream or device current than it found."""
     if not device.is_current(stream):
-        message = f"task '{operator.call.task}' @{lane} left another stream or device current than it found"
-        remedy = "use `with torch.cuda.stream(...)`, which puts the old one back"
-        raise TaskError(Problem("SG607", message, operator.call.location, remedy), operator.call.task, lane)
+        raise left_another_stream([operator.call], lane)
+
+
+def left_another_stream(suspects: Sequence[Call], lane: str) -> TaskError:
+    """SG607 for one of these tasks of a lane."""
+    names = ", ".join(f"'{call.task}'" for call in suspects[:LISTED]) + ", …" * (len(suspects) > LISTED)
+    who = f"task {names}" if len(suspects) == 1 else f"one of the tasks {names}"
+    message = f"{who} @{lane} left another stream or device current than it found"
+    remedy = "use `with torch.cuda.stream(...)`, which puts the old one back"
+    return TaskError(Problem("SG607", message, suspects[0].location, remedy), suspects[0].task, lane)
+
+
+def in_item(error: BaseException, iteration: int) -> BaseException:
+    """A task's error with the item that it happened in."""
+    if not isinstance(error, TaskError):
+        return error
+    (problem, *_) = error.problems
+    told = Problem(problem.code, f"item {iteration}: {problem.message}", problem.location, problem.help, problem.related)
+    wrapped = TaskError(told, error.task, error.lane)
+    wrapped.__cause__ = error.__cause__
+    return wrapped
 
 
 def failure(error: BaseException, operator: Operator, cells: Cells, lane: str) -> BaseException:

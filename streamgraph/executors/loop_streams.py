@@ -10,13 +10,14 @@ from streamgraph.model import ENTRY, HOST, MAIN
 
 
 class LoopStreams:
-    """Stream by lane; events by task and iteration.
+    """Stream by lane; events by task and iteration, `length` of them for a task: as many as iterations that may be waited for while a
+    later one is recorded.
 
     `calls` are the streams of the executor whose memory the loop uses: a loop on another stream than the last call follows that call.
     """
 
-    def __init__(self, loop: Loop, device: Device, calls: Mapping[str, Stream] | None = None) -> None:
-        self.loop, self.device = loop, device
+    def __init__(self, loop: Loop, device: Device, length: int, calls: Mapping[str, Stream] | None = None) -> None:
+        self.loop, self.device, self.length = loop, device, length
         self.by_lane: dict[str, Stream] = {}
         self._calls = calls if calls is not None else {}
         self._events: dict[str, list[Event]] = {}
@@ -41,11 +42,10 @@ class LoopStreams:
         self.device.record(self.event(ENTRY, 0), main)
 
     def event(self, name: str, iteration: int) -> Event:
-        """The event of a task's iteration. There are as many as iterations that may be waited for while a later one is recorded."""
+        """The event of a task's iteration."""
         ring = self._events.get(name)
         if ring is None:
-            # A thread may be `inflight` iterations ahead of another, which still looks `reach` iterations back.
-            ring = self._events[name] = [self.device.new_event() for _ in range(self.loop.reach + self.loop.inflight + 1)]
+            ring = self._events[name] = [self.device.new_event() for _ in range(self.length)]
         return ring[iteration % len(ring)]
 
     def prepare(self) -> None:

@@ -2,27 +2,27 @@
 are under way.
 
 Between two results nothing waits for the device but what the loop says. The thread is the caller's: it pulls an item when the loop has
-waited for whatever may still read that item's memory, issues one iteration, and gives back the result that is then due. At the end, after
-an error, and when the caller stops early, every lane is joined and the host waits for all of it.
+waited for whatever may still read that item's memory, issues one iteration, and gives back the result that is then due. The first
+iterations are issued step by step, and what their tasks return is checked once; those that repeat by a generated function (`loop_code`).
+At the end, after an error, and when the caller stops early, every lane is joined and the host waits for all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
-from streamgraph.errors import Problem, TaskError
 from streamgraph.executors.device import Device, Stream
-from streamgraph.executors.launch import check_stream, failure, launch
+from streamgraph.executors.loop_code import LoopCode
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
 from streamgraph.executors.modes import task_mode
 from streamgraph.executors.slots import Slots
-from streamgraph.iterations import PSEUDO
-from streamgraph.loop import Issue, Loop
-from streamgraph.model import ENTRY
+from streamgraph.executors.stepwise import Stepwise
+from streamgraph.loop import Loop
 from streamgraph.operators import Operator
 
 Items = Iterator[Mapping[str, torch.Tensor]]
@@ -37,8 +37,9 @@ class Pipeline:
     ) -> None:
         """`calls` as for `LoopStreams`."""
         self.loop, self.device = loop, device
-        self.streams = LoopStreams(loop, device, calls)
         self.slots = Slots(loop, memory)
+        self.streams = LoopStreams(loop, device, self.slots.length, calls)
+        self.code = LoopCode(self.slots, operators, device, self.streams, [lane.name for lane in loop.lanes])
         self._operators = {operator.call.task: operator for operator in operators}
         self._first = True
 
@@ -53,9 +54,16 @@ class Pipeline:
             yield from run.results(items)
         finally:
             run.end()
+            self.slots.clear(range(0))
+
+    @property
+    def source(self) -> str:
+        """The text of the functions that issue the iterations which repeat."""
+        return self.code.source
 
     def close(self) -> None:
-        """Drop the streams and events. No loop may be under way."""
+        """Drop functions, streams and events. No loop may be under way."""
+        self.code.close()
         self.streams.close()
         self.slots.close()
 
@@ -70,85 +78,82 @@ class _Run:
         self.streams = pipeline.streams
         self.streams.enter(self.main)
         self.slots = pipeline.slots
-        self.host_lanes, self.host_events = pipeline.loop.host_lanes, pipeline.loop.host_events
-        self.current = self.main  # the stream that work goes to now, while this issues; `check_stream` sees to it
+        self.steps = Stepwise(self.slots, pipeline._operators, self.device, self.streams, [lane.name for lane in pipeline.loop.lanes])
         self.ended = False
+        self.begun = 0  # iterations issued, or being issued
         self.taken = 0  # results given to the caller
 
     def results(self, items: Items) -> Iterator[Outputs]:
-        loop = self.pipeline.loop
-        iteration = 0
+        pipeline, loop = self.pipeline, self.pipeline.loop
         with self._issuing():
             self.slots.prepare()
+            self.slots.enter(self.bound)
             self.streams.begin()
-        while True:
-            block = loop.block(iteration)
-            if block[0].waits:
-                with self._issuing():
-                    self._waits(block[0], iteration)  # the source: its waits come before the item is pulled, which may refill memory
-            try:
-                item = next(items)
-            except StopIteration:
+            pipeline.code.enter()
+            self.key = pipeline.code.direct.current()
+        while pipeline._first or self.begun < len(loop.prologue):
+            self.steps.source_waits(self.begun)
+            item = next(items, None)
+            if item is None:
                 break
             with self._issuing():
-                self._block(block, iteration, item)
-            iteration += 1
-            if iteration >= loop.inflight:
-                yield self._take(iteration - loop.inflight)
+                self.slots.forget(min(self.taken - 1, self.begun - loop.inflight))
+                self.slots.begin(self.begun, item)
+                self.steps.issue(self.begun, check=pipeline._first)
+                pipeline._first = False
+            self.begun += 1
+            if self.begun >= loop.inflight:
+                yield self._take(self.begun - loop.inflight)
+        else:
+            yield from self._repeated(items)
         self.end()
-        for rest in range(self.taken, iteration):
+        for rest in range(self.taken, self.begun):
             yield self._take(rest)
 
-    def _block(self, block: tuple[Issue, ...], iteration: int, item: Mapping[str, torch.Tensor]) -> None:
-        self.slots.forget(min(self.taken - 1, iteration - self.pipeline.loop.inflight))
-        self.slots.begin(iteration, {**self.bound, **item})
-        for number, issue in enumerate(block):
-            if number and issue.waits:
-                self._waits(issue, iteration)
-            if issue.releases_before:
-                self.slots.drop(issue.releases_before, iteration)
-            if issue.task not in PSEUDO:
-                self._launch(issue, iteration)
-            if issue.record and issue.lane not in self.host_lanes:
-                event = self.streams.event(issue.task, self.pipeline.loop.own(issue.task, iteration))
-                self.device.record(event, self.streams.by_lane[issue.lane])
-            if issue.releases_after:
-                self.slots.drop(issue.releases_after, iteration)
-            if issue.record_streams:
-                self._record_streams(issue, self.pipeline.loop.own(issue.task, iteration))
-        self.pipeline._first = False
+    def _repeated(self, items: Items) -> Iterator[Outputs]:
+        """The same, from the first iteration on that is issued by generated functions."""
+        code, inflight = self.pipeline.code, self.pipeline.loop.inflight
+        names = tuple(name for name, _ in self.slots.memory.accesses.outputs)
+        while True:
+            phase = code.phase(self.begun)
+            if phase.source is not None:
+                phase.source()
+            item = next(items, None)
+            if item is None:
+                return
+            results = self._issue(phase.parts, item)
+            self.begun += 1
+            if self.begun >= inflight:
+                self.taken += 1
+                yield dict(zip(names, results, strict=True))
 
-    def _waits(self, issue: Issue, iteration: int) -> None:
-        for back in issue.waits:
-            if back.name in self.host_events:
-                continue  # this thread is past the task
-            event = self.streams.event(back.name, 0 if back.name == ENTRY else iteration - back.by)
-            if issue.lane in self.host_lanes:
-                event.synchronize()
-            else:
-                self.device.wait(event, self.streams.by_lane[issue.lane])
-
-    def _launch(self, issue: Issue, iteration: int) -> None:
-        operator = self.pipeline._operators[issue.task]
-        cells = self.slots.of(iteration)
-        stream = self.streams.by_lane[issue.lane]
-        if stream is not self.current:
-            self.device.set_stream(stream)
-            self.current = stream
+    def _issue(self, parts: Sequence[Callable[..., Any]], item: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Issue one iteration by its functions; what `_issuing` does, in the fewest calls. The outputs that are due."""
+        code, device = self.pipeline.code, self.device
+        direct, before = code.direct, None
+        if direct.current() != self.key or not direct.device_is_current():
+            before = device.current_stream(), device.current_device()
+            device.set_stream(self.main)
+        gradients, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+        torch._C._set_grad_enabled(False)
+        torch.set_autocast_cache_enabled(False)
         try:
-            launch(operator, cells, self.device.location, issue.lane, check=self.pipeline._first)
-            check_stream(self.device, stream, operator, issue.lane)
+            for part in parts:
+                results: tuple[torch.Tensor, ...] = part(item)
         except BaseException as error:
-            raised = in_item(failure(error, operator, cells, issue.lane), iteration)
+            before = before or (self.main, self.main.device_index)
+            raised, _ = code.failed(error, self.begun)
+            self.end()
             if raised is error:
                 raise
-            raise raised from error
-
-    def _record_streams(self, issue: Issue, own: int) -> None:
-        for name in issue.record_streams:
-            tensor = self.slots.of(own)[self.slots.number[name]]
-            if tensor is not None:
-                self.device.record_stream(tensor, self.main)
+            raise raised from raised.__cause__
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+            torch._C._set_grad_enabled(gradients)
+            if before is not None:
+                device.set_stream(before[0])
+                device.set_device(before[1])
+        return results
 
     def _take(self, iteration: int) -> Outputs:
         self.taken = iteration + 1
@@ -160,7 +165,6 @@ class _Run:
         stream, index = self.device.current_stream(), self.device.current_device()
         try:
             self.device.set_stream(self.main)
-            self.current = self.main
             with task_mode():
                 yield
         except BaseException:
@@ -177,17 +181,4 @@ class _Run:
             return
         self.ended = True
         self.streams.come_to_rest()
-        self.slots.clear(self.taken)
-
-
-def in_item(error: BaseException, iteration: int) -> BaseException:
-    """A task's error with the item that it happened in."""
-    if not isinstance(error, TaskError):
-        return error
-    (problem, *_) = error.problems
-    told = Problem(problem.code, f"item {iteration}: {problem.message}", problem.location, problem.help, problem.related)
-    wrapped = TaskError(told, error.task, error.lane)
-    wrapped.__cause__ = error.__cause__
-    return wrapped
-
-
+        self.slots.clear(range(self.taken, self.begun))
