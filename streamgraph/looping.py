@@ -158,8 +158,8 @@ class Looper:
 
 
 def planner_options(schedule: Schedule) -> dict[str, Any]:
-    """The planner's options of a schedule, for its loop."""
-    options: dict[str, Any] = {key: value for key, value in schedule.options if key in ("streams", "order")}
+    """The planner's options of a schedule, for its loop, whose releases are its own. Measured costs are not in a schedule."""
+    options: dict[str, Any] = {key: value for key, value in schedule.options if key in ("streams", "order", "policy", "issue")}
     if options.get("streams", "auto") != "auto":
         options["streams"] = int(options["streams"])
     return options

@@ -12,8 +12,10 @@ from streamgraph.errors import BindingError
 from streamgraph.hazards import build_dag, find_hazards
 from streamgraph.iterations import SOURCE, split, unroll
 from streamgraph.loop import Issue, Loop
+from streamgraph.looping import planner_options
 from streamgraph.passes.assign import Assignment
 from streamgraph.passes.sync import synchronize
+from streamgraph.plan import plan
 from streamgraph.plan_loop import plan_loop
 from streamgraph.schedule import HostWait, Launch, Schedule, Wait
 from streamgraph.storages import trace
@@ -209,3 +211,15 @@ def test_results_that_are_handed_over_are_bounded_and_copied_ones_need_no_wait()
     graph.output(graph.task("a", "f", reads=graph.input("x", "f32[4]"), writes="y", stream="side"))
     assert [str(wait) for wait in steady(plan_loop(graph, inflight=2), "source").waits] == ["a[-3]"]
     assert steady(plan_loop(graph, inflight=2, copied=True), "source").waits == ()
+
+
+@pytest.mark.parametrize("policy", ["single", "critical_path"])
+def test_a_runners_loop_is_planned_with_the_options_of_its_schedule(policy: str) -> None:
+    graph = Graph("wide")
+    x = graph.input("x", "f32[8]")
+    parts = [graph.task(f"t{number}", "mix", reads=x, writes=f"y{number}", cost=100.0) for number in range(4)]
+    graph.output(graph.task("join", "mix", reads=parts, writes="z", cost=100.0))
+    schedule = plan(graph, policy=policy, streams=3)  # type: ignore[arg-type]
+    loop = plan_loop(schedule.program, frozenset(), **planner_options(schedule))
+    assert {issue.lane for issue in loop.steady if issue.task in loop.program.index_of_task} == {*schedule.lane_of.values()}
+    assert len({*schedule.lane_of.values()}) == (1 if policy == "single" else 3)
