@@ -523,9 +523,9 @@ def test_a_task_among_several_of_a_lane_that_leaves_another_stream_current_is_on
 
 def test_a_loop_that_begins_on_another_stream_runs_there(on: Any) -> None:
     loop = plan_loop(CHAIN, inflight=2, apart=False)
+    right = expected(CHAIN, loop.per_item, 12)  # before copies go to the fake device
     device = on(FakeDevice(3, 0.0))
     made = pipeline(loop, device)
-    right = expected(CHAIN, loop.per_item, 12)
     for _ in range(3):
         found = []
         for outputs in made.run(items(loop, 12), inputs_of(CHAIN, 0)):
