@@ -527,8 +527,9 @@ def test_a_loop_that_begins_on_another_stream_runs_there(on: Any) -> None:
     device = on(FakeDevice(3, 0.0))
     made = pipeline(loop, device)
     for _ in range(3):
-        found = []
+        found, began = [], device.current
         for outputs in made.run(items(loop, 12), inputs_of(CHAIN, 0)):
+            assert device.current is began
             found.append({name: device.clone(tensor) for name, tensor in outputs.items()})  # on the stream that the loop began on
             del outputs
         device.drain()
