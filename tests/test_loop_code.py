@@ -523,12 +523,13 @@ def test_a_task_among_several_of_a_lane_that_leaves_another_stream_current_is_on
 
 def test_a_loop_that_begins_on_another_stream_runs_there(on: Any) -> None:
     loop = plan_loop(CHAIN, inflight=2, apart=False)
+    right = expected(CHAIN, loop.per_item, 12)  # before copies go to the fake device
     device = on(FakeDevice(3, 0.0))
     made = pipeline(loop, device)
-    right = expected(CHAIN, loop.per_item, 12)
     for _ in range(3):
-        found = []
+        found, began = [], device.current
         for outputs in made.run(items(loop, 12), inputs_of(CHAIN, 0)):
+            assert device.current is began
             found.append({name: device.clone(tensor) for name, tensor in outputs.items()})  # on the stream that the loop began on
             del outputs
         device.drain()

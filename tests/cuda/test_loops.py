@@ -29,13 +29,13 @@ def test_random_programs_give_in_a_loop_what_calls_give_under_random_delays(seed
     of = turning(seeded(seed, tasks=10), seed)
     draws = random.Random(seed)
     slow = {task.name: MILLISECOND * draws.randrange(1, 6) for task in of.tasks if draws.random() < 0.3}
-    inputs = [inputs_on_gpu(of, inputs_of(of, number)) for number in range(6)]
+    inputs = [inputs_on_gpu(of, inputs_of(of, number)) for number in range(12)]
     with sg.compile(of, ops=delayed(mix_for(of, "cuda"), slow), device="cuda") as runner:
         found = []
         for result in runner.map(inputs, inflight=1 + seed % 3):
             found.append({name: t.clone() if t.device.type == "cpu" else t for name, t in result.items()})
         torch.cuda.synchronize()
-    assert [same(one, right) for one, right in zip(found, expected_of(of, 6), strict=True)] == [True] * 6
+    assert [same(one, right) for one, right in zip(found, expected_of(of, 12), strict=True)] == [True] * 12
 
 
 def frames(kernel_cycles: int, size: int = 1 << 20) -> tuple[sg.Graph, dict[str, object]]:
@@ -127,13 +127,13 @@ def test_loops_on_threads_give_what_calls_give_under_random_delays(executor: Any
     of = turning(seeded(seed + 100, tasks=10), seed)
     draws = random.Random(seed)
     slow = {task.name: MILLISECOND * draws.randrange(1, 6) for task in of.tasks if draws.random() < 0.3}
-    inputs = [inputs_on_gpu(of, inputs_of(of, number)) for number in range(6)]
+    inputs = [inputs_on_gpu(of, inputs_of(of, number)) for number in range(12)]
     with sg.compile(of, ops=delayed(mix_for(of, "cuda"), slow), device="cuda", executor=executor) as runner:
         found = []
         for result in runner.map(inputs, inflight=1 + seed % 3):
             found.append({name: t.clone() if t.device.type == "cpu" else t for name, t in result.items()})
         torch.cuda.synchronize()
-    assert [same(one, right) for one, right in zip(found, expected_of(of, 6), strict=True)] == [True] * 6
+    assert [same(one, right) for one, right in zip(found, expected_of(of, 12), strict=True)] == [True] * 12
 
 
 def decoding(decode: Any, size: int = 1 << 16) -> sg.Graph:
