@@ -16,7 +16,7 @@ from streamgraph.executors import Finished
 from streamgraph.executors.capture import host_task, host_wait, issue, lanes_for, results, several_devices
 from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.lane_streams import LaneStreams
-from streamgraph.executors.launch import failure, launch
+from streamgraph.executors.launch import check_stream, failure, launch
 from streamgraph.executors.memory import Cells, Memory
 from streamgraph.executors.modes import task_mode
 from streamgraph.model import HOST, MAIN
@@ -112,7 +112,7 @@ class EagerExecutor:
                         launching = self._operators[task]
                         launch(launching, cells, device.location, lane, check=self.first)
                         if self.first:
-                            self._check_stream(launching, lane)
+                            check_stream(lanes.device_of(lane), streams[lane], launching, lane)
                         launching = None
                         lanes.arrived(task)
                     case Record(event, lane):
@@ -148,13 +148,6 @@ class EagerExecutor:
         lanes.pending.update(self.memory.left_over(cells))
         self.first = False
         return Finished(self.memory.outputs(cells), lanes.inputs_free())
-
-    def _check_stream(self, operator: Operator, lane: str) -> None:
-        """SG607 if the task left another stream or device current than it found."""
-        if not self.lanes.device_of(lane).is_current(self.streams[lane]):
-            message = f"task '{operator.call.task}' @{lane} left another stream or device current than it found"
-            remedy = "use `with torch.cuda.stream(...)`, which puts the old one back"
-            raise TaskError(Problem("SG607", message, operator.call.location, remedy), operator.call.task, lane)
 
     def come_to_rest(self, issued: Sequence[str], error: BaseException) -> None:
         """After a failure: nothing is running any more, or the runner is of no use any more."""

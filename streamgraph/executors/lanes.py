@@ -25,7 +25,7 @@ from streamgraph.executors.board import AT_ONCE, Board
 from streamgraph.executors.device import Device, HostDevice, Stream
 from streamgraph.executors.lane_steps import LaneStep, Passed, RecordedRelease, Waits, by_lane
 from streamgraph.executors.lane_streams import LaneStreams
-from streamgraph.executors.launch import failure, launch
+from streamgraph.executors.launch import check_stream, failure, launch
 from streamgraph.executors.memory import Memory
 from streamgraph.executors.modes import CallerState
 from streamgraph.model import HOST
@@ -202,10 +202,7 @@ class LanesExecutor:
             if self.delay is not None:
                 self.delay(operator.call.task, "before")
             launch(operator, board.cells, self.device.location, lane, check=self._first)
-            if not self.lanes.device_of(lane).is_current(stream):
-                message = f"task '{operator.call.task}' @{lane} left another stream or device current than it found"
-                remedy = "use `with torch.cuda.stream(...)`, which puts the old one back"
-                raise TaskError(Problem("SG607", message, operator.call.location, remedy), operator.call.task, lane)
+            check_stream(self.lanes.device_of(lane), stream, operator, lane)
             self.lanes.arrived(operator.call.task)
             if self.delay is not None:
                 self.delay(operator.call.task, "after")

@@ -81,7 +81,7 @@ def copy_call(call: Call, location: torch.device, lane: str) -> Callable[..., to
 
 
 def check_stream(device: Device, stream: Stream, operator: Operator, lane: str) -> None:
-    """SG607 if a task left another stream or device current than it found."""
+    """SG607 if a task left another stream or device current than it found, which was `stream` of `device`."""
     if not device.is_current(stream):
         raise left_another_stream([operator.call], lane)
 
