@@ -24,7 +24,7 @@ from streamgraph.executors.first_iterations import FirstIterations, begins_stead
 from streamgraph.executors.graph import empty_like
 from streamgraph.executors.launch import in_item
 from streamgraph.executors.memory import Cells, Memory
-from streamgraph.executors.modes import task_mode
+from streamgraph.executors.modes import on_stream, task_mode
 from streamgraph.executors.parts import Cut, cut
 from streamgraph.executors.phases import Phase, Phases, moving
 from streamgraph.executors.pipeline import Items, Outputs
@@ -315,21 +315,16 @@ class _Run:
     @contextmanager
     def _issuing(self) -> Iterator[None]:
         """Issue work; the caller's stream and device are current again afterwards, and after an error every lane is at rest."""
-        stream, index = self.device.current_stream(), self.device.current_device()
-        try:
-            self.device.set_stream(self.main)
-            with task_mode():
-                yield
-        except BaseException as error:
-            self.end()
-            raised = in_item(error, max(self.items, default=0))
-            if raised is error:
-                raise
-            raise raised from raised.__cause__
-        finally:
-            self.device.set_stream(stream)
-            if index != self.device.current_device():
-                self.device.set_device(index)
+        with on_stream(self.device, self.main):
+            try:
+                with task_mode():
+                    yield
+            except BaseException as error:
+                self.end()
+                raised = in_item(error, max(self.items, default=0))
+                if raised is error:
+                    raise
+                raise raised from raised.__cause__
 
     def end(self) -> None:
         """Join every stream to the caller's, let the host wait for it, and drop what is left inside."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import Any
@@ -26,7 +25,7 @@ from streamgraph.executors.loop_board import AT_ONCE, LoopBoard
 from streamgraph.executors.loop_code import LoopCode
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
-from streamgraph.executors.modes import CallerState
+from streamgraph.executors.modes import CallerState, on_stream
 from streamgraph.executors.pipeline import Items, Outputs
 from streamgraph.executors.slots import Slots
 from streamgraph.executors.stepwise import Stepwise
@@ -147,7 +146,7 @@ class _Run:
 
     def results(self, items: Items) -> Iterator[Outputs]:
         loop = self.pipeline.loop
-        with self._on_main():
+        with on_stream(self.device, self.main):
             self.slots.prepare()
             self.slots.enter(self.bound)
             self.streams.prepare()
@@ -175,7 +174,7 @@ class _Run:
             if flat:
                 self._issue(0, iteration)  # no task is among it: the caller is apart
             else:
-                with self._on_main(), self.state.applied():
+                with on_stream(self.device, self.main), self.state.applied():
                     self._issue(0, iteration)
             iteration += 1
             if iteration >= loop.inflight:
@@ -192,18 +191,6 @@ class _Run:
     def _take(self, iteration: int) -> Outputs:
         self.taken = iteration + 1
         return self.slots.take(iteration)
-
-    @contextmanager
-    def _on_main(self) -> Iterator[None]:
-        """The loop's main is current, then the caller's own stream and device again."""
-        stream, index = self.device.current_stream(), self.device.current_device()
-        try:
-            self.device.set_stream(self.main)
-            yield
-        finally:
-            self.device.set_stream(stream)
-            if index != self.device.current_device():
-                self.device.set_device(index)
 
     def _serve(self, number: int, lanes: tuple[str, ...]) -> None:
         try:
@@ -260,7 +247,7 @@ class _Run:
             interrupted = interrupt
             self.board.fail(AT_ONCE, interrupt)
             self._join()
-        with self._on_main():
+        with on_stream(self.device, self.main):
             self.streams.come_to_rest()
         self.slots.clear(range(self.taken, self.begun))
         self.pipeline.broken, self.pipeline.under_way = None, None

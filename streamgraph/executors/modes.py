@@ -1,4 +1,6 @@
-"""The thread-local state of torch that tasks run under: what a lane's thread takes over from the caller at each run."""
+"""The thread-local state of torch that tasks run under: the current stream, gradients and casts, and what a lane's thread takes over from
+the caller at each run.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,21 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
+
+from streamgraph.executors.device import Device, Stream
+
+
+@contextmanager
+def on_stream(device: Device, stream: Stream) -> Iterator[None]:
+    """The stream is current; afterwards the stream and the device that were."""
+    before, index = device.current_stream(), device.current_device()
+    try:
+        device.set_stream(stream)
+        yield
+    finally:
+        device.set_stream(before)
+        if index != device.current_device():
+            device.set_device(index)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from streamgraph.executors.device import Device, Stream
 from streamgraph.executors.loop_code import LoopCode
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
-from streamgraph.executors.modes import task_mode
+from streamgraph.executors.modes import on_stream, task_mode
 from streamgraph.executors.slots import Slots
 from streamgraph.executors.stepwise import Stepwise
 from streamgraph.loop import Loop
@@ -162,18 +162,13 @@ class _Run:
     @contextmanager
     def _issuing(self) -> Iterator[None]:
         """Issue work; the caller's stream and device are current again afterwards, and after an error every lane is at rest."""
-        stream, index = self.device.current_stream(), self.device.current_device()
-        try:
-            self.device.set_stream(self.main)
-            with task_mode():
-                yield
-        except BaseException:
-            self.end()
-            raise
-        finally:
-            self.device.set_stream(stream)
-            if index != self.device.current_device():
-                self.device.set_device(index)
+        with on_stream(self.device, self.main):
+            try:
+                with task_mode():
+                    yield
+            except BaseException:
+                self.end()
+                raise
 
     def end(self) -> None:
         """Join every lane to main, let the host wait for it, and drop what is left inside."""
