@@ -11,7 +11,6 @@ import itertools
 import linecache
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from traceback import walk_tb
 from types import CodeType
 from typing import Any
 
@@ -23,7 +22,7 @@ from streamgraph.executors import Finished, launch
 from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.direct import Symbol, direct
 from streamgraph.executors.eager import EagerExecutor
-from streamgraph.executors.flat import index_of
+from streamgraph.executors.flat import NO_STEP, index_of, left_in
 from streamgraph.executors.generate import Generated, generate
 from streamgraph.executors.lane_streams import Caller
 from streamgraph.executors.memory import Cells, Memory
@@ -198,23 +197,16 @@ class CompiledExecutor:
         assert self._generated is not None
         launching, lane = None, MAIN
         cells: Cells = [None] * len(self.schedule.accesses.storages)
-        for frame, line in walk_tb(error.__traceback__):
-            if frame.f_code.co_filename != self._file:
-                continue
-            number = self._generated.step_of_line[line - 1]
-            step = self.schedule.steps[number] if number >= 0 else None
-            found = frame.f_locals
-            if isinstance(step, Launch):
-                launching, lane = self._operators[self.schedule.program.index_of_task[step.task]], step.lane
-                for storage in range(len(cells)):
-                    cells[storage] = found.get(f"v{storage}")
-                for storage, buffer in self.memory.buffers():
-                    cells[storage] = buffer
-            # The traceback keeps the frame, and the frame must not keep the tensors.
-            frame.clear()
-            if isinstance(found, dict):  # up to Python 3.12 a copy, which the frame keeps too
-                found.clear()
-            break
+        line, found = left_in(error, self._file)
+        number = self._generated.step_of_line[line - 1] if line else NO_STEP
+        step = self.schedule.steps[number] if number != NO_STEP else None
+        if isinstance(step, Launch):
+            launching, lane = self._operators[self.schedule.program.index_of_task[step.task]], step.lane
+            for storage in range(len(cells)):
+                cells[storage] = found.get(f"v{storage}")
+            for storage, buffer in self.memory.buffers():
+                cells[storage] = buffer
+        found.clear()
         raised = launch.failure(error, launching, cells, lane) if launching is not None else error
         cells.clear()
         self._bound = None

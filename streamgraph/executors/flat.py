@@ -11,6 +11,8 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from traceback import walk_tb
+from typing import Any
 
 from streamgraph.calls import Operand, Slot
 from streamgraph.errors import quoted
@@ -153,3 +155,20 @@ def index_of(subscript: str) -> Index:
     return tuple(
         int(part) if ":" not in part else (int(part.partition(":")[0]), int(part.partition(":")[2])) for part in subscript.split(", ")
     )
+
+
+def left_in(error: BaseException, file: str) -> tuple[int, dict[str, Any]]:
+    """The line of the generated text `file` where an error came out of it, and the locals there, which its traceback keeps no longer.
+
+    0 and none if the error does not come out of that text.
+    """
+    for frame, line in walk_tb(error.__traceback__):
+        if frame.f_code.co_filename == file:
+            found = frame.f_locals
+            held = dict(found)
+            # The traceback keeps the frame, and the frame must not keep the tensors.
+            frame.clear()
+            if isinstance(found, dict):  # up to Python 3.12 a copy, which the frame keeps too
+                found.clear()
+            return line, held
+    return 0, {}

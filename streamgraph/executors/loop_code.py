@@ -11,7 +11,6 @@ import linecache
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
-from traceback import walk_tb
 from types import CodeType
 from typing import Any
 
@@ -21,7 +20,7 @@ from streamgraph.calls import cut
 from streamgraph.executors import launch
 from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.direct import Direct, Symbol, direct
-from streamgraph.executors.flat import NO_STEP, index_of
+from streamgraph.executors.flat import NO_STEP, index_of, left_in
 from streamgraph.executors.generate_loop import GeneratedLoop, generate_loop
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Cells
@@ -148,26 +147,19 @@ class LoopCode:
     def failed(self, error: BaseException, iteration: int) -> tuple[BaseException, int]:
         """What to raise for an error that came out of the functions, with the task and its tensors if it was one's; its place, or -1."""
         assert self._generated is not None
-        launching, lane, step = None, "", NO_STEP
+        launching, lane = None, ""
         cells: Cells = []
-        for frame, line in walk_tb(error.__traceback__):
-            if frame.f_code.co_filename != self._file:
-                continue
-            step = self._generated.step_of_line[line - 1]
-            found = frame.f_locals
-            if step >= 0:
-                issue = self.loop.steady[step]
-                launching, lane = self.operators[self.loop.program.index_of_task[issue.task]], issue.lane
-                cells = list(self.slots.of(iteration))
-                for storage in self.slots.seats:
-                    cells[storage] = self.slots.buffer(storage, iteration)
-                for storage in range(len(cells)):
-                    cells[storage] = found.get(f"v{storage}", cells[storage])
-            # The traceback keeps the frame, and the frame must not keep the tensors.
-            frame.clear()
-            if isinstance(found, dict):  # up to Python 3.12 a copy, which the frame keeps too
-                found.clear()
-            break
+        line, found = left_in(error, self._file)
+        step = self._generated.step_of_line[line - 1] if line else NO_STEP
+        if step != NO_STEP:
+            issue = self.loop.steady[step]
+            launching, lane = self.operators[self.loop.program.index_of_task[issue.task]], issue.lane
+            cells = list(self.slots.of(iteration))
+            for storage in self.slots.seats:
+                cells[storage] = self.slots.buffer(storage, iteration)
+            for storage in range(len(cells)):
+                cells[storage] = found.get(f"v{storage}", cells[storage])
+        found.clear()
         raised = launch.failure(error, launching, cells, lane) if launching is not None else error
         cells.clear()
         return launch.in_item(raised, iteration), step
