@@ -127,14 +127,14 @@ def run(
         if iterations is not None:
             raise RunnerError(SIMULATED)
         return Result({}, schedule, predict=partial(_predicted, schedule, costs, machine, issue_of(executor)))
-    invented = made_up(schedule.program, inputs or {}, _find(options.device, schedule).location, seed)
+    found = _find(options.device, schedule)
+    invented = made_up(schedule.program, inputs or {}, found.location, seed)
     given = {**invented, **(inputs or {})}
     bound = given if iterations is not None else None
     measured = None
     if profile:
         from streamgraph.measuring import measure
 
-        found = _find(options.device, schedule)
         tensors = bind(schedule.program, given, found.location, written=written_in_place(schedule.program, schedule.accesses))
         predicted = _predicted(schedule, costs, machine, issue_of(executor))
         measured = measure(schedule, tensors, predicted, device=found, ops=ops, executor=executor, seed=seed)

@@ -187,8 +187,7 @@ def issue(
         cells.clear()
         with suppress(RuntimeError):  # the error may have ended the capture
             join(device, streams, tuple(forked))
-        if isinstance(raised, TaskError):
-            raised = during_capture(raised)
+        raised = during_capture(raised)
         if raised is error:
             raise
         raise raised from error
@@ -214,8 +213,10 @@ def join(device: Device, streams: Mapping[str, Stream], lanes: Sequence[str]) ->
             device.wait(event, streams[MAIN])
 
 
-def during_capture(error: TaskError) -> TaskError:
-    """The error of a task that was being captured, with what may have been the matter."""
+def during_capture(error: BaseException) -> BaseException:
+    """The error of a task that was being captured, with what may have been the matter; another error as it is."""
+    if not isinstance(error, TaskError):
+        return error
     (problem,) = error.problems
     help = "its CUDA graph was being captured: a task may not wait for the device then (no `.item()`, no copy to or from pageable memory)"
     worded = TaskError(replace(problem, help=help), error.task, error.lane)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from streamgraph.errors import TaskError
 from streamgraph.executors.capture import during_capture
 from streamgraph.executors.device import Event, Stream
 from streamgraph.executors.launch import failure, launch
@@ -48,8 +47,7 @@ class Capturing:
                 raised = failure(error, operator, self.cells, launching.issue.lane)
             with suppress(RuntimeError):  # the error may have ended the capture
                 self.joined()
-            if isinstance(raised, TaskError):
-                raised = during_capture(raised)
+            raised = during_capture(raised)
             if raised is error:
                 raise
             raise raised from error
