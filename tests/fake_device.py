@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import gc
 import random
 import weakref
 from collections import deque
@@ -502,3 +503,10 @@ def _apply(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, dict):
         return {key: _apply(item, function) for key, item in value.items()}
     return type(value)(_apply(item, function) for item in value) if isinstance(value, tuple | list) else value
+
+
+def ensure_nothing_held(device: FakeDevice) -> None:
+    """All memory of the device has been given back."""
+    if len(device.free) < len(device.blocks):
+        gc.collect()
+    assert len(device.free) == len(device.blocks), "memory is still held after close() and after the results are gone"

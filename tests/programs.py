@@ -190,6 +190,40 @@ def random_devices(choose: Choose, devices: int = 2, tasks: int = 10, lanes: int
     return graph.program()
 
 
+def two_stages(batches: int = 3) -> Program:
+    """Two stages on two devices, with results on the second one and on the host."""
+    graph = Graph("pipeline")
+    graph.input("hx", "i64[8]", device="cpu", pinned=True, init="random")
+    for stage in range(2):
+        graph.input(f"w{stage}", "i64[8]", device=f"cuda:{stage}", init="random")
+    for batch in range(batches):
+        graph.value(f"far{batch}", "i64[8]", device="cuda:1")
+        graph.value(f"y{batch}", "i64[8]", device="cpu", pinned=True)
+        graph.copy(f"load{batch}", "hx", f"x{batch}")
+        graph.task(f"first{batch}", "mix", reads=[f"x{batch}", "w0"], writes=f"a{batch}")
+        graph.copy(f"hop{batch}", f"a{batch}", f"far{batch}")
+        graph.task(f"second{batch}", "mix", reads=[f"far{batch}", "w1"], writes=f"c{batch}")
+        graph.copy(f"store{batch}", f"c{batch}", f"y{batch}")
+        graph.output(f"y{batch}")
+        graph.output(f"c{batch}")
+    return graph.program()
+
+
+def there_and_back() -> Graph:
+    """There and back again, every step on a lane of its own."""
+    graph = Graph("chain")
+    graph.input("x", "i64[8]", device="cuda:0", init="random")
+    graph.value("far", "i64[8]", device="cuda:1")
+    graph.value("back", "i64[8]", device="cuda:0")
+    graph.task("a", "mix", reads="x", writes="v", stream="one")
+    graph.copy("there", "v", "far", stream="out")
+    graph.task("b", "mix", reads="far", writes="w", stream="two")
+    graph.copy("again", "w", "back", stream="home")
+    graph.task("c", "mix", reads="back", writes="y", stream="main")
+    graph.output("y")
+    return graph
+
+
 def mix_for(program: Program, device: str = "cpu") -> Callable[[Task], Callable[..., Any]]:
     """`ops=` for programs whose tasks all run `mix`. Device tasks compute on `device` alone, so that nothing blocks the host."""
     import torch

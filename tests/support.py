@@ -8,6 +8,17 @@ from streamgraph.builder import Graph
 from streamgraph.model import HOST, Program
 from streamgraph.schedule import HostWait, Launch, Record, Schedule, Wait
 
+TWO_LANES = """\
+streamgraph: 1
+name: two
+tensors:
+  x: {type: "f32[8]", kind: input, init: random}
+  b: f32[8]
+tasks:
+  load: {copy: x -> b, stream: copy}
+  work: {run: aten.relu, reads: b, writes: y}
+outputs: [y]
+"""
 _TASK = re.compile(r"(?P<name>\S+): (?P<reads>[^>]*?)-> ?(?P<writes>[^@+!]*)(?P<updates>\+[^@!]*)?(?P<host>!)?(?:@(?P<lane>\w+))?\Z")
 
 

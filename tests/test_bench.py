@@ -21,24 +21,13 @@ from streamgraph.cli import cli
 from streamgraph.errors import BindingError, TaskError
 from streamgraph.plan import plan
 from streamgraph.runner import Runner
-
-SPEC = """\
-streamgraph: 1
-name: two
-tensors:
-  x: {type: "f32[8]", kind: input, init: random}
-  b: f32[8]
-tasks:
-  load: {copy: x -> b, stream: copy}
-  work: {run: aten.relu, reads: b, writes: y}
-outputs: [y]
-"""
+from tests.support import TWO_LANES
 
 
 @pytest.fixture
 def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """`streamgraph ...` in a folder of its own with two.yaml."""
-    (tmp_path / "two.yaml").write_text(SPEC)
+    (tmp_path / "two.yaml").write_text(TWO_LANES)
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: CliRunner().invoke(cli, list(arguments))
 

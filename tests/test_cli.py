@@ -20,22 +20,12 @@ from click.testing import CliRunner, Result
 from streamgraph.cli import cli
 from streamgraph.commands.report import Report, aligned, coloured
 from streamgraph.errors import CATALOGUE
+from tests.support import TWO_LANES
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 ROOT = Path(__file__).resolve().parents[1]
 Invoke = Callable[..., Result]
 
-TWO_LANES = """\
-streamgraph: 1
-name: two
-tensors:
-  x: {type: "f32[8]", kind: input, init: random}
-  b: f32[8]
-tasks:
-  load: {copy: x -> b, stream: copy}
-  work: {run: aten.relu, reads: b, writes: y}
-outputs: [y]
-"""
 TEN_MISTAKES = """\
 streamgraph: 1
 name: ten

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import gc
 import re
 import types
 import weakref
@@ -25,9 +24,21 @@ from streamgraph.operators import resolve
 from streamgraph.plan import plan
 from streamgraph.runner import compile
 from streamgraph.schedule import HostWait, Launch, RecordStream, Release, Schedule, Wait
-from tests.fake_device import FakeDevice
+from tests.fake_device import FakeDevice, ensure_nothing_held
 from tests.programs import mix_for, seeded
-from tests.running import CHAINS, Fault, all_tensors, expected_of, failing, inputs_of, reference, same, shows_in_no_value, steps_of
+from tests.running import (
+    CHAINS,
+    Fault,
+    all_tensors,
+    expected_of,
+    failing,
+    inputs_of,
+    reference,
+    run_after_run,
+    same,
+    shows_in_no_value,
+    steps_of,
+)
 from tests.support import graph, program
 
 
@@ -40,28 +51,16 @@ def compiled(schedule: Schedule, device: Device | None = None, ops: Any = None) 
 def play(schedule: Schedule, seed: int, pace: float, runs: int = 4) -> list[bool]:
     """Whether each of several runs, back to back on a device that holds work back, gave what the reference gives."""
     of, device = schedule.program, FakeDevice(seed, pace)
-    host = {name for name, number in schedule.accesses.outputs if schedule.accesses.storages[number].host}
     executor = compiled(schedule, device)
-    results = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "run_copy", device.run_copy)
         patch.setattr(launch, "copy_call", device.copy_call)
-        for run in range(runs):
-            inputs = inputs_of(of, run)
-            finished = executor.run(inputs)
-            results.append({name: t.clone() if name in host else t for name, t in finished.outputs.items()})
-            finished.inputs_free()
-            for tensor in of.inputs:
-                if tensor.device == "cpu":
-                    inputs[tensor.name].fill_(-1)
-        del finished, inputs
+        results = run_after_run(executor, schedule, runs)
         executor.close()
         device.drain()
     verdicts = [same(result, expected) for result, expected in zip(results, expected_of(of, runs), strict=True)]
     results.clear()
-    if len(device.free) < len(device.blocks):
-        gc.collect()
-    assert len(device.free) == len(device.blocks), "memory is still held after close() and after the results are gone"
+    ensure_nothing_held(device)
     return verdicts
 
 

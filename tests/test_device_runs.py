@@ -34,8 +34,8 @@ from streamgraph.plan import plan
 from streamgraph.portfolio import Policy
 from streamgraph.schedule import HostWait, Launch, RecordStream, Release, Schedule, Wait
 from streamgraph.switches import switches
-from tests.fake_device import FakeDevice, FakeStream
-from tests.programs import mix_for, random_devices
+from tests.fake_device import FakeDevice, FakeStream, ensure_nothing_held
+from tests.programs import mix_for, random_devices, there_and_back, two_stages
 from tests.running import Fault, expected_of, failing, inputs_of, same, shows_in_no_value, steps_of
 from tests.threaded_device import ThreadedDevice
 
@@ -156,9 +156,7 @@ def play(
         del finished, inputs
     executor.close()
     device.drain()
-    if len(device.free) < len(device.blocks):
-        gc.collect()
-    assert len(device.free) == len(device.blocks), "memory is still held after close() and after the results are gone"
+    ensure_nothing_held(device)
     return [same(result, expected) for result, expected in zip(results, reference(schedule.program, runs), strict=True)]
 
 
@@ -169,40 +167,6 @@ def standing(device: FakeDevice) -> tuple[object, ...]:
 def streams_of(executor: Any) -> list[FakeStream]:
     lanes = executor._eager.lanes if isinstance(executor, CompiledExecutor) else getattr(executor, "lanes", None)
     return list(lanes.at.values()) if lanes is not None else []
-
-
-def pipeline() -> Program:
-    """Two stages on two devices, as people write them."""
-    graph = Graph("pipeline")
-    graph.input("hx", "i64[8]", device="cpu", pinned=True, init="random")
-    for stage in range(2):
-        graph.input(f"w{stage}", "i64[8]", device=f"cuda:{stage}", init="random")
-    for batch in range(3):
-        graph.value(f"far{batch}", "i64[8]", device="cuda:1")
-        graph.value(f"y{batch}", "i64[8]", device="cpu", pinned=True)
-        graph.copy(f"load{batch}", "hx", f"x{batch}")
-        graph.task(f"first{batch}", "mix", reads=[f"x{batch}", "w0"], writes=f"a{batch}")
-        graph.copy(f"hop{batch}", f"a{batch}", f"far{batch}")
-        graph.task(f"second{batch}", "mix", reads=[f"far{batch}", "w1"], writes=f"c{batch}")
-        graph.copy(f"store{batch}", f"c{batch}", f"y{batch}")
-        graph.output(f"y{batch}")
-        graph.output(f"c{batch}")
-    return graph.program()
-
-
-def chained() -> Graph:
-    """There and back again, every step on a lane of its own."""
-    graph = Graph("chain")
-    graph.input("x", "i64[8]", device="cuda:0", init="random")
-    graph.value("far", "i64[8]", device="cuda:1")
-    graph.value("back", "i64[8]", device="cuda:0")
-    graph.task("a", "mix", reads="x", writes="v", stream="one")
-    graph.copy("there", "v", "far", stream="out")
-    graph.task("b", "mix", reads="far", writes="w", stream="two")
-    graph.copy("again", "w", "back", stream="home")
-    graph.task("c", "mix", reads="back", writes="y", stream="main")
-    graph.output("y")
-    return graph
 
 
 # --- the same results --------------------------------------------------------------------------------------------------------------------
@@ -223,7 +187,7 @@ def test_random_programs_over_devices_give_the_reference_however_streams_hold_th
 
 @pytest.mark.parametrize("name", EXECUTORS)
 def test_a_pipeline_over_two_devices_gives_the_reference(name: str) -> None:
-    schedule = plan(pipeline())
+    schedule = plan(two_stages())
     assert schedule.has_devices
     assert all(play(name, schedule, seed, 0.2) == [True] * 4 for seed in range(20))
 
@@ -236,7 +200,7 @@ def all_pass(name: str, schedule: Schedule, seeds: int) -> bool:
 
 
 def test_taking_out_any_one_wait_between_devices_gives_a_wrong_result() -> None:
-    schedule = plan(chained())
+    schedule = plan(there_and_back())
     assert all_pass("eager", schedule, 10)
     waits = [step for step in schedule.steps if isinstance(step, Wait | HostWait) and not shows_in_no_value(schedule, step)]
     assert len(waits) == 4
@@ -263,7 +227,7 @@ def test_the_callers_streams_of_other_devices_are_followed_and_follow(which: str
 def test_a_copy_that_arrives_in_two_steps_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     from streamgraph.executors.lane_streams import LaneStreams
 
-    schedule = plan(pipeline())
+    schedule = plan(two_stages())
     monkeypatch.setattr(LaneStreams, "arrived", lambda lanes, task: None)
     assert not all(all(play("eager", schedule, seed, 0.1, 2, reach=False)) for seed in range(60))
 
@@ -271,7 +235,7 @@ def test_a_copy_that_arrives_in_two_steps_is_waited_for(monkeypatch: pytest.Monk
 def test_memory_goes_back_to_a_stream_that_others_may_use_too_only_behind_its_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     from streamgraph.executors.lane_streams import LaneStreams
 
-    schedule = plan(chained())
+    schedule = plan(there_and_back())
     assert all(all(play("eager", schedule, seed, 0.1, 3, shared=True)) for seed in range(10))
     monkeypatch.setattr(LaneStreams, "give_back", lambda lanes, number: None)
     assert not all(all(play("eager", schedule, seed, 0.1, 3, shared=True)) for seed in range(60))
@@ -386,7 +350,7 @@ def executor_is_at_rest(device: FakeDevice, executor: Any) -> bool:
 
 @pytest.mark.parametrize("name", ["eager", "lanes"])
 def test_a_task_that_leaves_another_device_current_is_named(name: str) -> None:
-    schedule = plan(pipeline())
+    schedule = plan(two_stages())
     device = machine(schedule, 0, 0.2, threads=name == "lanes")
     working = device.operators(schedule.program)
 
@@ -412,7 +376,7 @@ def test_a_task_that_leaves_another_device_current_is_named(name: str) -> None:
 
 
 def test_the_device_that_the_caller_had_current_is_current_again_whichever_it_is() -> None:
-    schedule = plan(pipeline())
+    schedule = plan(two_stages())
     for name in EXECUTORS:
         device = machine(schedule, 1, 0.2, threads=name == "lanes")
         executor, caller = executor_of(name, schedule, device), Caller(schedule.program, device)
@@ -425,7 +389,7 @@ def test_the_device_that_the_caller_had_current_is_current_again_whichever_it_is
 
 
 def test_a_run_over_several_devices_inside_a_capture_is_refused() -> None:
-    schedule = plan(pipeline())
+    schedule = plan(two_stages())
     device = machine(schedule, 0, 0.2)
     executor = executor_of("eager", schedule, device)
     device.capturing = True
@@ -440,10 +404,10 @@ def test_a_device_that_is_not_here_is_named_with_those_that_are(monkeypatch: pyt
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "Test GPU")
     with pytest.raises(DeviceError, match=r"SG606.*cuda:1.*cuda:0 \(Test GPU\)"):
-        find("auto", pipeline())
+        find("auto", two_stages())
     with pytest.raises(DeviceError, match=r"SG606.*lies on cuda:0 and cuda:1"):
-        find("cuda:1", pipeline())
-    assert find("cpu", pipeline()).location.type == "cpu"
+        find("cuda:1", two_stages())
+    assert find("cpu", two_stages()).location.type == "cpu"
 
 
 class Here(CudaDevice):
@@ -470,7 +434,7 @@ def test_memory_that_was_made_in_inference_mode_is_written_outside_of_it_too() -
 
 @pytest.mark.parametrize(("name", "kind"), [("auto", CompiledExecutor), ("eager", CompiledExecutor), ("lanes", LanesExecutor)])
 def test_on_gpus_the_executor_that_was_asked_for_is_made_and_a_graph_refused(name: str, kind: type) -> None:
-    schedule = plan(pipeline())
+    schedule = plan(two_stages())
     made = make_executor(schedule, mix_for(schedule.program), name, Here(), 0, {})
     assert isinstance(made, kind)
     made.close()
@@ -479,7 +443,7 @@ def test_on_gpus_the_executor_that_was_asked_for_is_made_and_a_graph_refused(nam
 
 
 def test_a_loop_over_several_devices_is_refused() -> None:
-    schedule = plan(pipeline())
+    schedule = plan(two_stages())
     device = machine(schedule, 0, 0.2)
     looper = Looper(schedule, executor_of("compiled", schedule, device), device.operators(schedule.program), device.location, ())
     with pytest.raises(RunnerError, match="SG615"):
@@ -487,7 +451,7 @@ def test_a_loop_over_several_devices_is_refused() -> None:
 
 
 def test_copies_run_on_the_device_that_they_leave_or_reach() -> None:
-    schedule = plan(pipeline())
+    schedule = plan(two_stages())
     on = {task: schedule.device_of[lane] for task, lane in schedule.lane_of.items()}
     assert (on["load0"], on["hop0"], on["store0"]) == ("cuda:0", "cuda:0", "cuda:1")
     hop = schedule.program.tasks[schedule.program.index_of_task["hop0"]]

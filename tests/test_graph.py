@@ -21,9 +21,9 @@ from streamgraph.operators import resolve
 from streamgraph.plan import plan
 from streamgraph.portfolio import Policy
 from streamgraph.schedule import Schedule, Wait
-from tests.fake_device import FakeDevice
+from tests.fake_device import FakeDevice, ensure_nothing_held
 from tests.programs import seeded
-from tests.running import CHAINS, Fault, Tensors, all_tensors, expected_of, failing, inputs_of, reference, same, steps_of
+from tests.running import CHAINS, Fault, Tensors, all_tensors, expected_of, failing, inputs_of, reference, run_after_run, same, steps_of
 from tests.support import graph, program
 
 
@@ -50,27 +50,15 @@ def fake(seed: int = 0, pace: float = 0.3) -> FakeDevice:
 def play(schedule: Schedule, seed: int, pace: float, runs: int = 5) -> list[bool]:
     """Whether each of several runs, one eager and the others replayed, gave what the reference gives."""
     of, device = schedule.program, fake(seed, pace)
-    host = {name for name, number in schedule.accesses.outputs if schedule.accesses.storages[number].host}
     executor = captured(schedule, device)
-    results = []
-    for run in range(runs):
-        inputs = inputs_of(of, run)
-        finished = executor.run(inputs)
-        results.append({name: t.clone() if name in host else t for name, t in finished.outputs.items()})
-        finished.inputs_free()
-        for tensor in of.inputs:
-            if tensor.device == "cpu":
-                inputs[tensor.name].fill_(-1)
+    results = run_after_run(executor, schedule, runs)
     assert executor.captured or not schedule.lane_of
-    del finished, inputs
     executor.close()
     device.drain()
     _devices.clear()
     verdicts = [same(result, expected) for result, expected in zip(results, expected_of(of, runs), strict=True)]
     results.clear()
-    if len(device.free) < len(device.blocks):
-        gc.collect()
-    assert len(device.free) == len(device.blocks), "memory is still held after close() and after the results are gone"
+    ensure_nothing_held(device)
     return verdicts
 
 

@@ -24,7 +24,7 @@ from streamgraph.model import Program
 from streamgraph.operators import resolve
 from streamgraph.plan_loop import plan_loop
 from streamgraph.storages import trace
-from tests.fake_device import FakeDevice
+from tests.fake_device import FakeDevice, ensure_nothing_held
 from tests.programs import seeded
 from tests.running import inputs_of, reference, same
 from tests.test_pipeline import expected, items_of, source
@@ -68,9 +68,7 @@ def play(loop: Loop, seed: int, pace: float, counts: tuple[int, ...]) -> list[bo
     right = expected(of, loop.per_item, sum(counts))
     verdicts = [same(result, wanted) for result, wanted in zip(found, right, strict=True)]
     found.clear()
-    if len(device.free) < len(device.blocks):
-        gc.collect()
-    assert len(device.free) == len(device.blocks), "memory is still held after close() and after the results are gone"
+    ensure_nothing_held(device)
     return verdicts
 
 

@@ -26,7 +26,7 @@ from streamgraph.plan import plan
 from streamgraph.schedule import HostWait, Launch, RecordStream, Release, Schedule, Wait
 from tests.fake_device import FakeStream
 from tests.programs import seeded
-from tests.running import CHAINS, Fault, all_tensors, failing, inputs_of, same, shows_in_no_value, steps_of
+from tests.running import CHAINS, Fault, all_tensors, failing, inputs_of, run_after_run, same, shows_in_no_value, steps_of
 from tests.running import expected_of as reference_of
 from tests.support import graph, program
 from tests.threaded_device import ThreadedDevice, ThreadedEvent, threaded
@@ -68,19 +68,8 @@ def play(
 ) -> list[bool]:
     """Whether each of several runs, back to back, gave what the reference gives."""
     of, on = schedule.program, device(seed, pace)
-    host = {name for name, number in schedule.accesses.outputs if schedule.accesses.storages[number].host}
     executor = threaded(schedule, on, delay=delay)
-    results = []
-    for run in range(runs):
-        inputs = inputs_of(of, run)
-        finished = executor.run(inputs)
-        results.append({name: t.clone() if name in host else t for name, t in finished.outputs.items()})
-        if overwrite:
-            finished.inputs_free()
-            for tensor in of.inputs:
-                if tensor.device == "cpu":
-                    inputs[tensor.name].fill_(-1)
-    del finished, inputs
+    results = run_after_run(executor, schedule, runs, overwrite)
     executor.close()
     on.drain()
     return [same(result, expected) for result, expected in zip(results, expected_of(of, runs), strict=True)]

@@ -30,6 +30,7 @@ from tests.drawn import cameras, host_tasks, hostile, prefetch
 from tests.fake_device import FakeDevice
 from tests.programs import mix_for, seeded
 from tests.running import inputs_of
+from tests.support import TWO_LANES
 from tests.test_render_report import data_of
 
 
@@ -375,22 +376,9 @@ def test_a_result_writes_report_and_trace_with_what_was_measured(tmp_path: Path)
 
 # --- the command --------------------------------------------------------------------------------------------------------------------------
 
-SPEC = """\
-streamgraph: 1
-name: two
-tensors:
-  x: {type: "f32[8]", kind: input, init: random}
-  b: f32[8]
-tasks:
-  load: {copy: x -> b, stream: copy}
-  work: {run: aten.relu, reads: b, writes: y}
-outputs: [y]
-"""
-
-
 @pytest.fixture
 def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    (tmp_path / "two.yaml").write_text(SPEC, encoding="utf-8")
+    (tmp_path / "two.yaml").write_text(TWO_LANES, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: CliRunner().invoke(cli, list(arguments))
 

@@ -19,9 +19,21 @@ from streamgraph.operators import resolve
 from streamgraph.plan import plan
 from streamgraph.portfolio import Policy
 from streamgraph.schedule import HostWait, Schedule, Wait
-from tests.fake_device import FakeDevice
+from tests.fake_device import FakeDevice, ensure_nothing_held
 from tests.programs import seeded
-from tests.running import CHAINS, Fault, Tensors, all_tensors, expected_of, failing, inputs_of, same, shows_in_no_value, steps_of
+from tests.running import (
+    CHAINS,
+    Fault,
+    Tensors,
+    all_tensors,
+    expected_of,
+    failing,
+    inputs_of,
+    run_after_run,
+    same,
+    shows_in_no_value,
+    steps_of,
+)
 from tests.support import graph, program
 
 
@@ -47,29 +59,17 @@ def split(schedule: Schedule, device: FakeDevice, ops: Any = None, bound: Tensor
 def play(schedule: Schedule, seed: int, pace: float, runs: int = 6) -> list[bool]:
     """Whether each of several runs, one eager, one that captures, and the others replayed, gave what the reference gives."""
     of, device = schedule.program, fake(seed, pace)
-    host = {name for name, number in schedule.accesses.outputs if schedule.accesses.storages[number].host}
     executor = split(schedule, device)
-    results = []
-    for run in range(runs):
-        inputs = inputs_of(of, run)
-        finished = executor.run(inputs)
-        results.append({name: t.clone() if name in host else t for name, t in finished.outputs.items()})
-        finished.inputs_free()
-        for tensor in of.inputs:
-            if tensor.device == "cpu":
-                inputs[tensor.name].fill_(-1)
+    results = run_after_run(executor, schedule, runs)
     assert executor.captured or not schedule.lane_of
     # Each part was captured once, and launched in every run but the first.
     assert [made.replays for made in device.graphs] == [runs - 1] * executor.cut.graphs
-    del finished, inputs
     executor.close()
     device.drain()
     _devices.clear()
     verdicts = [same(result, expected) for result, expected in zip(results, expected_of(of, runs), strict=True)]
     results.clear()
-    if len(device.free) < len(device.blocks):
-        gc.collect()
-    assert len(device.free) == len(device.blocks), "memory is still held after close() and after the results are gone"
+    ensure_nothing_held(device)
     return verdicts
 
 

@@ -10,7 +10,7 @@ import pytest
 from streamgraph.render import draw
 from streamgraph.schedule import Schedule
 from streamgraph.simulate import simulate
-from tests.browser.chromium import Browser, Page, find, running
+from tests.browser.chromium import Browser, Page, find
 from tests.browser.test_report import CONTRAST
 from tests.drawn import cameras, host_tasks, hostile, prefetch
 from tests.test_measured import took_place
@@ -18,12 +18,6 @@ from tests.test_measured import took_place
 pytestmark = pytest.mark.skipif(find() is None, reason="no Chromium here: install one, or name it in STREAMGRAPH_CHROMIUM")
 DRAWN = {"cameras": cameras, "prefetch": prefetch, "host tasks": host_tasks, "hostile": hostile}
 VIEWS = ("timeline", "graph", "memory", "resources", "waits", "plan", "spec")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with running(tmp_path_factory.mktemp("chromium")) as started:
-        yield started
 
 
 @pytest.fixture

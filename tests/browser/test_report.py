@@ -16,7 +16,7 @@ from streamgraph.hazards import find_hazards
 from streamgraph.plan import plan
 from streamgraph.render import draw
 from streamgraph.schedule import HostWait, Schedule, Wait
-from tests.browser.chromium import Browser, Page, find, running
+from tests.browser.chromium import Browser, Page, find
 from tests.drawn import cameras, host_tasks, hostile, prefetch
 from tests.programs import seeded
 from tests.test_measured import took_place
@@ -37,12 +37,6 @@ def axe() -> Path | None:
 
 AXE = axe()
 FINDINGS = "axe.run().then(r => [r.violations.map(v => [v.id, v.impact, v.nodes.map(n => n.html.slice(0, 120))]), r.passes.length])"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with running(tmp_path_factory.mktemp("chromium")) as started:
-        yield started
 
 
 @pytest.fixture

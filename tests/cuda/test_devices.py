@@ -19,13 +19,12 @@ from streamgraph.compare import compare
 from streamgraph.doctor import examine
 from streamgraph.errors import DeviceError, RunnerError, TaskError
 from streamgraph.executors.sequential import SequentialExecutor, without_rings
-from streamgraph.model import Program
 from streamgraph.operators import load_operators, resolve
 from streamgraph.plan import plan
 from streamgraph.runner import compile, run
 from streamgraph.schedule import HostWait, Record, RecordStream, Release, Schedule, Wait
 from tests.cuda.support import MILLISECOND, at_rest, compiled, counted, delayed, eager, inputs_on_gpu, threaded
-from tests.programs import mix_for, random_devices
+from tests.programs import mix_for, random_devices, there_and_back, two_stages
 from tests.running import Fault, expected_of, failing, inputs_of, same, shows_in_no_value, steps_of
 
 pytestmark = pytest.mark.cuda
@@ -47,40 +46,6 @@ def two(gpu: None) -> Iterator[None]:
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     assert [(torch.cuda.current_stream(device), torch.cuda.memory_allocated(device)) for device in range(2)] == found
-
-
-def pipeline(batches: int = 3) -> Program:
-    """Two stages on two devices, with results on the second one and on the host."""
-    graph = Graph("pipeline")
-    graph.input("hx", "i64[8]", device="cpu", pinned=True, init="random")
-    for stage in range(2):
-        graph.input(f"w{stage}", "i64[8]", device=f"cuda:{stage}", init="random")
-    for batch in range(batches):
-        graph.value(f"far{batch}", "i64[8]", device="cuda:1")
-        graph.value(f"y{batch}", "i64[8]", device="cpu", pinned=True)
-        graph.copy(f"load{batch}", "hx", f"x{batch}")
-        graph.task(f"first{batch}", "mix", reads=[f"x{batch}", "w0"], writes=f"a{batch}")
-        graph.copy(f"hop{batch}", f"a{batch}", f"far{batch}")
-        graph.task(f"second{batch}", "mix", reads=[f"far{batch}", "w1"], writes=f"c{batch}")
-        graph.copy(f"store{batch}", f"c{batch}", f"y{batch}")
-        graph.output(f"y{batch}")
-        graph.output(f"c{batch}")
-    return graph.program()
-
-
-def chain() -> Graph:
-    """There and back again, every step on a lane of its own."""
-    graph = Graph("chain")
-    graph.input("x", "i64[8]", device="cuda:0", init="random")
-    graph.value("far", "i64[8]", device="cuda:1")
-    graph.value("back", "i64[8]", device="cuda:0")
-    graph.task("a", "mix", reads="x", writes="v", stream="one")
-    graph.copy("there", "v", "far", stream="out")
-    graph.task("b", "mix", reads="far", writes="w", stream="two")
-    graph.copy("again", "w", "back", stream="home")
-    graph.task("c", "mix", reads="back", writes="y", stream="main")
-    graph.output("y")
-    return graph
 
 
 def right_answers(
@@ -106,7 +71,7 @@ def right_answers(
 
 @pytest.mark.parametrize("name", MAKE)
 def test_a_pipeline_gives_the_reference_with_each_task_delayed_in_turn(name: str) -> None:
-    schedule = plan(pipeline())
+    schedule = plan(two_stages())
     assert len(schedule.program.devices) == 2
     for task in ["none", *(task.name for task in schedule.program.tasks if not task.is_copy)]:
         assert right_answers(schedule, {task: 5 * MILLISECOND}, MAKE[name], runs=3), f"wrong when '{task}' is slow"
@@ -127,7 +92,7 @@ def test_random_programs_give_the_reference_under_random_delays(name: str) -> No
 
 
 def test_the_sequential_executor_orders_the_devices_by_itself() -> None:
-    for of in (pipeline(), chain().program(), *(random_devices(random.Random(seed).randrange) for seed in range(10))):
+    for of in (two_stages(), there_and_back().program(), *(random_devices(random.Random(seed).randrange) for seed in range(10))):
         schedule = plan(of)
 
         def sequential(schedule: Schedule, ops: Any) -> SequentialExecutor:
@@ -141,7 +106,7 @@ def test_the_sequential_executor_orders_the_devices_by_itself() -> None:
 
 
 def test_each_wait_taken_out_gives_a_wrong_answer_and_put_back_the_right_one() -> None:
-    schedule = plan(chain())
+    schedule = plan(there_and_back())
     torch.cuda._sleep(1)
     assert right_answers(schedule, {}), "warm-up"
     waits = [step for step in schedule.steps if isinstance(step, Wait | HostWait) and not shows_in_no_value(schedule, step)]
@@ -179,10 +144,10 @@ def test_memory_dropped_early_is_kept_by_record_stream_for_a_stream_of_another_d
 
 def test_the_callers_work_on_both_devices_comes_before_and_after() -> None:
     sides = [torch.cuda.Stream(device) for device in range(2)]
-    with compile(pipeline(), ops=mix_for(pipeline(), "cuda"), device="cuda") as runner:
-        expected = expected_of(pipeline(), 4)
+    with compile(two_stages(), ops=mix_for(two_stages(), "cuda"), device="cuda") as runner:
+        expected = expected_of(two_stages(), 4)
         for number in range(4):
-            values = inputs_of(pipeline(), number)
+            values = inputs_of(two_stages(), number)
             tensors = {"hx": values["hx"].pin_memory()}
             with torch.cuda.stream(sides[1]), torch.cuda.stream(sides[0]):
                 for device in range(2):
@@ -199,12 +164,12 @@ def test_the_callers_work_on_both_devices_comes_before_and_after() -> None:
                 assert (torch.cuda.current_stream(0), torch.cuda.current_stream(1)) == tuple(sides)
                 assert torch.cuda.current_device() == 0
             hosts = {name: tensor for name, tensor in results.items() if not tensor.is_cuda}
-            at_rest(pipeline())
+            at_rest(two_stages())
             assert same({name: {**hosts, **taken}[name] for name in expected[number]}, expected[number])
 
 
 def test_the_code_of_to_python_gives_the_reference() -> None:
-    schedule = plan(pipeline())
+    schedule = plan(two_stages())
     module: dict[str, Any] = {}
     exec(compile_source(schedule), module)
     ops = mix_for(schedule.program, "cuda")
@@ -235,7 +200,7 @@ def compile_source(schedule: Schedule) -> Any:
 
 @pytest.mark.parametrize("name", ["eager", "compiled"])
 def test_planned_events_are_recorded_and_waited_for_as_planned_and_none_is_created(name: str) -> None:
-    schedule = plan(pipeline())
+    schedule = plan(two_stages())
     executor = MAKE[name](schedule)
     on_host = {step.event for step in schedule.steps if isinstance(step, Record) and step.lane == "host"}
     for number in range(4):
@@ -258,7 +223,7 @@ def test_memory_of_both_devices_is_steady_and_back_after_close(name: str) -> Non
         return tuple(torch.cuda.memory_allocated(device) for device in range(2))
 
     before = allocated()
-    schedule = plan(pipeline())
+    schedule = plan(two_stages())
     executor = MAKE[name](schedule)
     inputs = inputs_on_gpu(schedule.program, inputs_of(schedule.program, 0))
     for _ in range(3):
@@ -281,7 +246,7 @@ def test_memory_of_both_devices_is_steady_and_back_after_close(name: str) -> Non
 @pytest.mark.parametrize("name", MAKE)
 @pytest.mark.parametrize("current", [0, 1])
 def test_after_an_error_both_devices_are_at_rest_and_as_they_were(name: str, current: int) -> None:
-    schedule = plan(pipeline())
+    schedule = plan(two_stages())
     broken: dict[str, BaseException] = {}
     slow = {task.name: 5 * MILLISECOND for task in schedule.program.tasks}
     executor = MAKE[name](schedule, delayed(failing(schedule.program, broken, mix_for(schedule.program, "cuda")), slow))
@@ -339,13 +304,13 @@ def test_the_devices_work_at_the_same_time() -> None:
 
 
 def test_what_is_not_for_several_devices_says_so() -> None:
-    ops = mix_for(pipeline(), "cuda")
+    ops = mix_for(two_stages(), "cuda")
     with pytest.raises(DeviceError, match="SG611"):
-        compile(pipeline(), ops=ops, device="cuda", executor="graph")
-    with compile(pipeline(), ops=ops, device="cuda") as runner, pytest.raises(RunnerError, match="SG615"):
+        compile(two_stages(), ops=ops, device="cuda", executor="graph")
+    with compile(two_stages(), ops=ops, device="cuda") as runner, pytest.raises(RunnerError, match="SG615"):
         runner.map([])
     with pytest.raises(DeviceError, match=r"lies on cuda:0 and cuda:1"):
-        compile(pipeline(), ops=ops, device="cuda:1")
+        compile(two_stages(), ops=ops, device="cuda:1")
     graph = Graph("far")
     graph.input("x", "f32[8]", device="cuda:900")
     graph.output(graph.task("t", torch.neg, reads="x", writes="y"))
