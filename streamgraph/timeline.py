@@ -14,7 +14,7 @@ from streamgraph.cost import COMPUTE, D2H, DECLARED, DEFAULT, H2D, MEASURED, Cos
 from streamgraph.devices import of_tasks
 from streamgraph.errors import quoted
 from streamgraph.machine import DEFAULT_MACHINE, Machine
-from streamgraph.model import DEVICE
+from streamgraph.model import DEVICE, HOST
 from streamgraph.schedule import Schedule
 
 FIFO, WAIT, ISSUE, ENGINE, START = "FIFO", "wait", "issue", "engine", "start"
@@ -263,3 +263,12 @@ class Timeline:
                 for wait in self.waits
             ],
         }  # fmt: skip
+
+
+def lane_names(schedule: Schedule, timeline: Timeline) -> list[str]:
+    """The lanes of a run in the order of the schedule; those that only the run has stand last."""
+    names = [lane.name for lane in schedule.lanes]
+    names += [name for name, _ in timeline.busy if name not in names]
+    if HOST not in names and any(wait.lane == HOST for wait in timeline.waits):
+        names.append(HOST)
+    return names

@@ -20,6 +20,7 @@ from streamgraph.render.scene import is_critical, next_launches, reason_label
 from streamgraph.schedule import HostWait, Schedule, Wait
 from streamgraph.simulate import Timeline
 from streamgraph.storages import Mode
+from streamgraph.timeline import lane_names
 
 MOST_STEPS = 60_000
 MOST_SPEC = 5_000  # tasks whose spec is written out
@@ -50,10 +51,7 @@ def facts_of(
     names = _Names()
     number_of = {time.task: number for number, time in enumerate(timeline.tasks)} | PSEUDO
     declared = [number_of.get(task.name, NOBODY) for task in schedule.program.tasks]
-    lanes = [lane.name for lane in schedule.lanes]
-    lanes += [name for name, _ in timeline.busy if name not in lanes]
-    if HOST not in lanes and any(wait.lane == HOST for wait in timeline.waits):
-        lanes.append(HOST)
+    lanes = lane_names(schedule, timeline)
     return {
         **_summary(schedule, timeline, lanes),
         "task": _tasks(schedule, timeline, names, lanes, number_of),

@@ -13,6 +13,7 @@ from streamgraph.render.colours import paint_of
 from streamgraph.render.fit import duration, shown
 from streamgraph.schedule import HostWait, Launch, Reason, Schedule, Wait
 from streamgraph.simulate import WAIT, TaskTime, Timeline, WaitTime
+from streamgraph.timeline import lane_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,7 @@ def make_scene(schedule: Schedule, timeline: Timeline, limit: int) -> Scene:
 
     Up to `limit` tasks every wait has its arrow; beyond, waits between the same two bars share one, and at most `limit` are kept.
     """
-    names = [lane.name for lane in schedule.lanes]
-    names += [name for name, _ in timeline.busy if name not in names]
-    if HOST not in names and any(wait.lane == HOST for wait in timeline.waits):
-        names.append(HOST)
+    names = lane_names(schedule, timeline)
     priority = {lane.name: lane.priority for lane in schedule.lanes}
     busy = dict(timeline.busy)
     device = schedule.device_of if schedule.program.devices else {}

@@ -16,6 +16,7 @@ from streamgraph.render.memory import curve, lives
 from streamgraph.render.scene import next_launches, reason_label
 from streamgraph.schedule import HostWait, Schedule, Wait
 from streamgraph.simulate import Timeline
+from streamgraph.timeline import lane_names
 
 SHIFT = 1.0
 PROCESS, MEASURED = 1, 2
@@ -43,10 +44,7 @@ def trace_of(schedule: Schedule, timeline: Timeline, measured: Timeline | None =
 
 def _process(schedule: Schedule, timeline: Timeline) -> list[dict[str, Any]]:
     """One run."""
-    names = [lane.name for lane in schedule.lanes]
-    names += [name for name, _ in timeline.busy if name not in names]
-    if HOST not in names and any(wait.lane == HOST for wait in timeline.waits):
-        names.append(HOST)
+    names = lane_names(schedule, timeline)
     thread = {name: number for number, name in enumerate(names, 1)}
     process = f"{shown(schedule.program.name)} ({'measured' if timeline.measured else 'planned, simulated'})"
     events: list[dict[str, Any]] = [{"ph": "M", "pid": PROCESS, "tid": 0, "name": "process_name", "args": {"name": process}}]
