@@ -22,7 +22,7 @@ from streamgraph.executors import Finished, launch
 from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.direct import Symbol, direct
 from streamgraph.executors.eager import EagerExecutor
-from streamgraph.executors.flat import NO_STEP, index_of, left_in
+from streamgraph.executors.flat import NO_STEP, code_of, index_of, left_in
 from streamgraph.executors.generate import Generated, generate
 from streamgraph.executors.lane_streams import Caller
 from streamgraph.executors.memory import Cells, Memory
@@ -150,9 +150,7 @@ class CompiledExecutor:
             return self._kept[handles]
         generated = self._generate()
         if self._code is None:
-            self._code = compile(generated.text, self._file, "exec", dont_inherit=True)
-            # So that tracebacks show the line.
-            linecache.cache[self._file] = (len(generated.text), None, generated.text.splitlines(keepends=True), self._file)
+            self._code = code_of(generated.text, self._file)
         names: dict[str, Any] = {}
         for name, symbol in generated.symbols:
             names[name] = self._value(symbol)

@@ -7,11 +7,13 @@ tensors are called (`storage`, `target`); names of streams and events keep their
 from __future__ import annotations
 
 import keyword
+import linecache
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from traceback import walk_tb
+from types import CodeType
 from typing import Any
 
 from streamgraph.calls import Operand, Slot
@@ -155,6 +157,12 @@ def index_of(subscript: str) -> Index:
     return tuple(
         int(part) if ":" not in part else (int(part.partition(":")[0]), int(part.partition(":")[2])) for part in subscript.split(", ")
     )
+
+
+def code_of(text: str, file: str) -> CodeType:
+    """The generated text compiled; tracebacks show its lines until somebody takes `file` out of `linecache.cache`."""
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    return compile(text, file, "exec", dont_inherit=True)
 
 
 def left_in(error: BaseException, file: str) -> tuple[int, dict[str, Any]]:

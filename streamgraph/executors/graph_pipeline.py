@@ -334,11 +334,7 @@ class _Run:
         phases = self.pipeline.phases
         if phases is None:
             return
-        streams = {stream.cuda_stream: stream for stream in (*self.pipeline.lanes.values(), *phases.launchers())}
-        for handle, stream in streams.items():
-            if handle != self.main.cuda_stream:
-                self.device.record(self.pipeline.event("end"), stream)
-                self.device.wait(self.pipeline.event("end"), self.main)
+        phases.join(self.main)
         last = self.pipeline.event(MAIN)
         self.device.record(last, self.main)
         last.synchronize()

@@ -20,7 +20,7 @@ from streamgraph.calls import cut
 from streamgraph.executors import launch
 from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.direct import Direct, Symbol, direct
-from streamgraph.executors.flat import NO_STEP, index_of, left_in
+from streamgraph.executors.flat import NO_STEP, code_of, index_of, left_in
 from streamgraph.executors.generate_loop import GeneratedLoop, generate_loop
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Cells
@@ -96,9 +96,7 @@ class LoopCode:
     def _bind(self, place: int) -> Phase:
         generated = self._generate()
         if self._code is None:
-            self._code = compile(generated.text, self._file, "exec", dont_inherit=True)
-            # So that tracebacks show the line.
-            linecache.cache[self._file] = (len(generated.text), None, generated.text.splitlines(keepends=True), self._file)
+            self._code = code_of(generated.text, self._file)
         here = _Iteration(self.streams, place)
         if not self._shared:
             self._shared = {name: self._value(s, here) for name, s in generated.symbols if s[0] not in _TURNING or len(s) == 1}

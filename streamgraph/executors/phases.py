@@ -282,6 +282,14 @@ class Phases:
         """The streams that graphs are launched on."""
         return tuple(self._launchers)
 
+    def join(self, main: Stream) -> None:
+        """Let a stream follow all that has been issued to lanes and launchers."""
+        end = self.device.new_event()
+        for handle, stream in {stream.cuda_stream: stream for stream in (*self.lanes.values(), *self._launchers)}.items():
+            if handle != main.cuda_stream:
+                self.device.record(end, stream)
+                self.device.wait(end, main)
+
     def _at_rest(self, phase: Phase, iteration: int) -> None:
         """Wait for what has been issued of a phase whose memory is about to go."""
         for part in phase.parts.values():

@@ -16,7 +16,7 @@ import torch
 from streamgraph.binding import written_in_place
 from streamgraph.errors import Problem, TaskError
 from streamgraph.executors import Finished
-from streamgraph.executors.device import Device, Event, Stream
+from streamgraph.executors.device import Device, Stream
 from streamgraph.executors.graph import GraphExecutor, empty_like
 from streamgraph.executors.memory import Cells
 from streamgraph.executors.modes import task_mode
@@ -146,12 +146,8 @@ class SplitExecutor(GraphExecutor):
     def _at_rest(self, main: Stream) -> None:
         """After an error: the caller's stream follows all others, and the host follows it."""
         assert self._phases is not None
-        streams = {stream.cuda_stream: stream for stream in (*self._phases.lanes.values(), *self._phases.launchers())}
         self.device.set_stream(main)
-        for stream in streams.values():
-            end: Event = self.device.new_event()
-            self.device.record(end, stream)
-            self.device.wait(end, main)
+        self._phases.join(main)
         self.device.record(self._entry, main)
         self._entry.synchronize()
 
