@@ -19,6 +19,8 @@ from pathlib import Path
 
 import torch
 
+from streamgraph.bench import turns
+
 MEBI = 1 << 20
 Call = Callable[[], object]
 
@@ -52,8 +54,9 @@ def compare(
 ) -> dict[str, Row]:
     """A row for each way, by name. A way that cannot be set up, or fails, gets a note instead of figures.
 
-    Memory is taken in a pass of its own, each way alone, `back_to_back` calls without waiting in between. With `lead`, the device is kept
-    busy for so many clock cycles first: the host runs ahead, and the device's time does not begin with waiting for it.
+    Ways take turns in an order that is drawn anew for each repeat (`streamgraph.bench.turns` says why). Memory is taken in a pass of its
+    own, each way alone, `back_to_back` calls without waiting in between. With `lead`, the device is kept busy for so many clock cycles
+    first: the host runs ahead, and the device's time does not begin with waiting for it.
     """
     rows = {way.name: Row(way.name) for way in ways}
     if on_gpu:
@@ -74,9 +77,8 @@ def compare(
                 row.note = _reason(error)
             else:
                 calls.append((row, call))
-        for repeat in range(repeats):
-            for place in range(len(calls)):
-                row, call = calls[(place + repeat) % len(calls)]
+        for order in turns(len(calls), repeats):
+            for row, call in map(calls.__getitem__, order):
                 _once(row, call, lead, on_gpu)
         calls.clear()
     for row in rows.values():

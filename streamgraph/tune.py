@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from streamgraph.bench import WARM, Running, beats
+from streamgraph.bench import WARM, Running, beats, turns
 from streamgraph.binding import Given, bind, made_up, written_in_place
 from streamgraph.calls import gpus
 from streamgraph.compare import delta
@@ -154,9 +154,8 @@ def _in_turns(
 ) -> list[list[float]]:
     """Microseconds until the results of each are there, one run of each after another."""
     times: list[list[float]] = [[] for _ in running]
-    for repeat in range(repeats):
-        for place in range(len(running)):
-            number = (place + repeat) % len(running)
+    for repeat, order in enumerate(turns(len(running), repeats)):
+        for number in order:
             times[number].append(running[number].timed()[1])
         if progress is not None:
             progress(done + repeat + 1, total)

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
-from streamgraph.bench import EXECUTORS, Bench, Measured, bench
+from streamgraph.bench import EXECUTORS, Bench, Measured, bench, turns
 from streamgraph.builder import Graph
 from streamgraph.cli import cli
 from streamgraph.errors import BindingError, TaskError
@@ -103,6 +105,15 @@ def test_an_executor_with_other_results_is_never_recommended(monkeypatch: pytest
 def best(**times: tuple[float, ...]) -> str:
     rows = tuple(Measured(name, times[name]) if name in times else Measured(name, reason="not here") for name in EXECUTORS)
     return Bench(plan(counter()), "cpu", 1, rows, ()).best.executor
+
+
+@given(count=st.integers(3, 12))
+def test_in_each_repeat_everyone_has_a_turn_and_nobody_always_follows_the_same_one(count: int) -> None:
+    orders = list(turns(count, 40))
+    assert orders == list(turns(count, 40))
+    assert all(sorted(order) == list(range(count)) for order in orders)
+    before = [{order[order.index(way) - 1] for order in orders if order.index(way)} for way in range(count)]
+    assert all(len(others) > 1 for others in before)
 
 
 def test_a_setting_that_is_less_simple_must_save_two_percent() -> None:
