@@ -205,7 +205,7 @@ class CudaDevice:
     def set_stream(self, stream: Stream) -> None:
         """Send work to `stream` from here on; its device becomes current too."""
         assert isinstance(stream, torch.cuda.Stream)
-        torch.cuda.set_stream(stream)
+        torch._C._cuda_setStream(stream.stream_id, stream.device_index, stream.device_type)  # beneath two functions of torch.cuda
 
     def is_current(self, stream: Stream) -> bool:
         """Whether work of this thread goes to `stream`, and its device is current."""
@@ -251,15 +251,11 @@ class CudaDevice:
 
     def record(self, event: Event, stream: Stream) -> None:
         """Record the event at the end of what the stream holds now."""
-        assert isinstance(event, torch.cuda.Event)
-        assert isinstance(stream, torch.cuda.Stream)
-        event.record(stream)
+        torch._C._CudaEventBase.record(event, stream)  # type: ignore[arg-type]  # beneath torch.cuda.Event: without a default stream
 
     def wait(self, event: Event, stream: Stream) -> None:
         """Hold back what the stream is given from here on until the event, as recorded now, is done."""
-        assert isinstance(event, torch.cuda.Event)
-        assert isinstance(stream, torch.cuda.Stream)
-        event.wait(stream)
+        torch._C._CudaEventBase.wait(event, stream)  # type: ignore[arg-type]
 
     def record_stream(self, tensor: torch.Tensor, stream: Stream) -> None:
         """Tell the allocator that the stream uses the tensor's memory too."""

@@ -111,6 +111,9 @@ class Phases:
         }  # fmt: skip
         self.eager_lanes = tuple(dict.fromkeys(issue.lane for issue in eager if issue.task != ITEM))
         self._last_eager = tuple({issue.lane: issue.task for issue in eager if issue.task != ITEM}.values())
+        # Where a part of the iteration waits for an eager launch, the end of the part is behind it.
+        awaited = {back.name for piece in cut.pieces if piece.kind == "part" for m in piece.members for back in m.outside if not back.by}
+        self._open = tuple(task for task in self._last_eager if task not in awaited)
         recorded = (*sorted(cut.shown), *self._last_eager)
         self._events = {task: [captures.new_shared_event() for _ in range(cut.period)] for task in dict.fromkeys(recorded)}
         for events in self._events.values():
@@ -189,7 +192,7 @@ class Phases:
             phase.whole = True
             self._whole = len(self._phases) == self.cut.period and all(phase.whole for phase in self._phases.values())
         phase.ended = [part.end for part in phase.parts.values()]
-        phase.ended += [self.event(task, iteration) for task in self._last_eager]
+        phase.ended += [self.event(task, iteration) for task in self._open]
         return phase
 
     def _on_host(self, member: Member, iteration: int, phase: Phase, item: object) -> None:
