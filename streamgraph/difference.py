@@ -16,7 +16,7 @@ from streamgraph.machine import AnyMachine
 from streamgraph.model import EXIT, HOST, MAIN
 from streamgraph.plan import Spec, as_program, plan
 from streamgraph.render.fit import duration
-from streamgraph.render.memory import curve, lives, size
+from streamgraph.render.memory import curve, lives, places, size
 from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Schedule, Wait
 from streamgraph.simulate import Timeline, simulate
 
@@ -204,11 +204,13 @@ def _figures(plans: tuple[Schedule, Schedule], timelines: tuple[Timeline, ...]) 
     ]  # fmt: skip
     figures.append(Figure("time (simulated)", timelines[0].makespan, timelines[1].makespan, "us"))
     found = lives(plans[0], timelines[0]), lives(plans[1], timelines[1])
-    for label, host in (("device memory, peak", False), ("host memory, peak", True)):
-        peaks = [curve(its, host=host).peak[1] for its in found]
+    named = dict.fromkeys(place for its in plans for place in places(its.program))
+    for place in sorted(named, key=lambda place: (place == HOST, place)):
+        peaks = [curve(its, place).peak[1] for its in found]
         if any(peaks):
-            typed = all(life.bytes is not None for its in found for life in its if life.host is host)
-            figures.append(Figure(label if typed else f"{label} of declared types", peaks[0], peaks[1], "bytes"))
+            typed = all(life.bytes is not None for its in found for life in its if life.place == place)
+            label = f"{place} memory, peak" if typed else f"{place} memory, peak of declared types"
+            figures.append(Figure(label, peaks[0], peaks[1], "bytes"))
     live = [_most_alive((life.start, life.end) for life in its) for its in found]
     return (*figures, Figure("tensors alive, most", live[0], live[1]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import networkx as nx
 import pytest
@@ -13,7 +14,7 @@ from streamgraph.builder import Graph
 from streamgraph.model import Kind
 from streamgraph.plan import plan
 from streamgraph.render.layers import layered
-from streamgraph.render.memory import curve, lives, size
+from streamgraph.render.memory import curve, lives, places, size
 from streamgraph.schedule import Release
 from streamgraph.simulate import simulate
 from tests.drawn import host_tasks, prefetch
@@ -21,13 +22,13 @@ from tests.programs import seeded
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10_000), st.booleans())
-def test_the_curve_is_the_sum_of_what_lives(seed: int, host: bool) -> None:
+@given(st.integers(0, 10_000), st.sampled_from(["device", "host"]))
+def test_the_curve_is_the_sum_of_what_lives(seed: int, place: str) -> None:
     schedule = plan(seeded(seed, 12))
     found = lives(schedule, simulate(schedule))
-    steps = curve(found, host=host)
+    steps = curve(found, place)
     for time, live in zip(steps.times, steps.bytes, strict=True):
-        assert live == sum(life.bytes or 0 for life in found if life.host is host and life.start <= time < life.end)
+        assert live == sum(life.bytes or 0 for life in found if life.place == place and life.start <= time < life.end)
 
 
 @settings(max_examples=60, deadline=None)
@@ -66,12 +67,26 @@ def test_a_value_lives_from_its_task_to_its_release() -> None:
 def test_host_and_device_are_counted_apart() -> None:
     schedule = host_tasks()
     found = lives(schedule, simulate(schedule))
-    assert curve(found, host=True).peak[1] == 2 * 4 * 1024 * 1024  # staging, and result at the end
-    assert curve(found, host=False).peak[1] == 4 * 1024 * 1024
+    assert curve(found, "host").peak[1] == 2 * 4 * 1024 * 1024  # staging, and result at the end
+    assert curve(found, "device").peak[1] == 4 * 1024 * 1024
+
+
+def test_each_gpu_and_the_host_are_counted_apart() -> None:
+    schedule = plan(Path(__file__).parents[1] / "specs" / "two_gpus.streamgraph.yaml")
+    found, named = lives(schedule, simulate(schedule)), schedule.program.tensor_named
+    assert places(schedule.program) == ("cuda:0", "cuda:1", "host")
+    storages = schedule.accesses.storages
+    lie = {storages[life.storage].label: life.place for life in found}
+    assert {place for label, place in lie.items() if label.startswith("inbox")} == {"cuda:1"}
+    assert {place for label, place in lie.items() if label.startswith(("batch", "result"))} == {"host"}
+    for place in ("cuda:0", "cuda:1"):
+        mine = [life for life in found if life.place == place]
+        assert {named[storages[life.storage].tensor].device for life in mine} == {place}
+        assert 0 < curve(found, place).peak[1] <= sum(life.bytes or 0 for life in mine)
 
 
 def test_an_empty_curve_has_no_peak() -> None:
-    assert curve((), host=False).peak == (0.0, 0)
+    assert curve((), "device").peak == (0.0, 0)
 
 
 @pytest.mark.parametrize(
@@ -99,10 +114,10 @@ def test_boxes_of_a_layer_do_not_overlap_and_stand_around_the_middle() -> None:
     rows: dict[int, list[float]] = {}
     for box in layers.boxes:
         rows.setdefault(box.layer, []).append(box.place)
-    for places in rows.values():
-        places.sort()
-        assert all(right - left >= 1 - 1e-9 for left, right in itertools.pairwise(places))
-        assert sum(places) == pytest.approx(0, abs=1e-6)
+    for row in rows.values():
+        row.sort()
+        assert all(right - left >= 1 - 1e-9 for left, right in itertools.pairwise(row))
+        assert sum(row) == pytest.approx(0, abs=1e-6)
 
 
 def test_large_programs_share_boxes_by_family_and_layer() -> None:

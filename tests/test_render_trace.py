@@ -78,7 +78,7 @@ def test_slices_stand_at_the_simulated_times_and_flows_join_the_right_ones() -> 
 def test_counters_follow_the_memory() -> None:
     schedule = prefetch()
     found, timeline = events(schedule), simulate(schedule)
-    expected = curve(lives(schedule, timeline), host=False)
+    expected = curve(lives(schedule, timeline), "device")
     counted = [event["args"]["bytes"] for event in found["C"] if event["name"] == "device memory"]
     assert counted == list(expected.bytes)
     assert max(counted) == expected.peak[1] > 0

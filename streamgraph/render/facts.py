@@ -15,7 +15,7 @@ from streamgraph.render.bands import bands_of
 from streamgraph.render.colours import HATCHES, OTHERS, OTHERS_COLOUR, colours_of, paint_of
 from streamgraph.render.fit import shown
 from streamgraph.render.layers import layered
-from streamgraph.render.memory import curve, lives
+from streamgraph.render.memory import curve, lives, place_of, places
 from streamgraph.render.scene import is_critical, next_launches, reason_label
 from streamgraph.schedule import HostWait, Schedule, Wait
 from streamgraph.simulate import Timeline
@@ -207,13 +207,13 @@ def _storages(schedule: Schedule, timeline: Timeline, names: _Names, declared: l
     found = {life.storage: life for life in lives(schedule, timeline)}
     types = [named[storage.tensor].type if storage.tensor in named else None for storage in accesses.storages]
     uses = [(declared[task], access) for task, its in enumerate(accesses.of_task) for access in its]
-    curves = {name: curve(found.values(), host=host) for name, host in (("device", False), ("host", True))}
+    curves = {place: curve(found.values(), place) for place in places(schedule.program)}
     return {
         "storage": {
             "label": [shown(storage.label, 120) for storage in accesses.storages],
             "kind": [names(_kind(storage.kind, storage.version == 0 and storage.label != storage.tensor)) for storage in accesses.storages],
             "type": [names("" if kind is None else str(kind)) for kind in types],
-            "host": [number for number, storage in enumerate(accesses.storages) if storage.host],
+            "place": [names(place_of(storage, schedule.program)) for storage in accesses.storages],
             "output": sorted(accesses.output_storages),
             "bytes": [found[n].bytes if n in found else None for n in range(len(accesses.storages))],
             "start": [_time(found[n].start) if n in found else 0 for n in range(len(accesses.storages))],

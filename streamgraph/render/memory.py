@@ -10,23 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from streamgraph.model import HOST, Kind
+from streamgraph.model import DEVICE, HOST, Kind, Program
 from streamgraph.schedule import HostWait, Launch, Release, Schedule, Wait
 from streamgraph.simulate import Timeline
+from streamgraph.storages import Storage
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
     """One storage, by its number in `schedule.accesses.storages`: live from `start` to `end` in microseconds.
 
-    `bytes` is None where no type tells.
+    `bytes` is None where no type tells. `place` is where it lies: see `places`.
     """
 
     storage: int
     start: float
     end: float
     bytes: int | None
-    host: bool
+    place: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,19 @@ class Curve:
         """When the most bytes are live for the first time, and how many."""
         most = max(self.bytes, default=0)
         return (self.times[self.bytes.index(most)], most) if self.bytes else (0.0, 0)
+
+
+def places(program: Program) -> tuple[str, ...]:
+    """The memories that a program has to do with: its GPUs by name ("device" if it names none), then "host"."""
+    return (*(program.devices or (DEVICE,)), HOST)
+
+
+def place_of(storage: Storage, program: Program) -> str:
+    """In which of them a storage lies; for a resource, which has no bytes, the first."""
+    if storage.host:
+        return HOST
+    tensor = program.tensor_named.get(storage.tensor)
+    return tensor.device if tensor is not None and tensor.device in program.devices else places(program)[0]
 
 
 def lives(schedule: Schedule, timeline: Timeline) -> tuple[Life, ...]:
@@ -60,15 +74,15 @@ def lives(schedule: Schedule, timeline: Timeline) -> tuple[Life, ...]:
             if number not in schedule.accesses.output_storages:
                 end = max(made.end, ends.get(storage.label, end))
         kind = named[storage.tensor].type
-        found.append(Life(number, start, end, None if kind is None else kind.bytes, storage.host))
+        found.append(Life(number, start, end, None if kind is None else kind.bytes, place_of(storage, schedule.program)))
     return tuple(found)
 
 
-def curve(found: Iterable[Life], *, host: bool) -> Curve:
-    """How many bytes of host memory, or of the device's, are live when."""
+def curve(found: Iterable[Life], place: str) -> Curve:
+    """How many bytes of that memory are live when."""
     changes: dict[float, int] = {}
     for life in found:
-        if life.host is host and life.bytes:
+        if life.place == place and life.bytes:
             changes[life.start] = changes.get(life.start, 0) + life.bytes
             changes[life.end] = changes.get(life.end, 0) - life.bytes
     times = sorted(changes)

@@ -141,9 +141,8 @@ let end = Math.max(D.makespan, 1e-3);
 const stage = $("stage");
 let selected = {}, matches = [], match = -1, drawnArrows = [], pointer = null, boxes = { right: 100 };
 const laneTop = lane => TOP + lane * (BAR + GAP);
-const issueTop = TOP + lanes * (BAR + GAP) - GAP + 16, memoryTop = issueTop + 16 + 20, memoryHost = D.memory.host.bytes.some(Boolean);
-const memoryDevice = D.memory.device.bytes.some(Boolean), strips = (memoryDevice ? 1 : 0) + (memoryHost ? 1 : 0);
-const stageHeight = memoryTop + strips * (STRIP + 12) + 6;
+const issueTop = TOP + lanes * (BAR + GAP) - GAP + 16, memoryTop = issueTop + 16 + 20, places = Object.keys(D.memory).filter(place => D.memory[place].bytes.some(Boolean));
+const paintOf = place => place === "host" ? colour.mem2 : colour.mem, stageHeight = memoryTop + places.length * (STRIP + 12) + 6;
 const x = time => GUTTER + (time - view.from) * (boxes.right - GUTTER) / (view.to - view.from);
 const timeAt = px => view.from + (px - GUTTER) * (view.to - view.from) / (boxes.right - GUTTER);
 function fit() { view.from = -end * 0.012; view.to = end * 1.02; draw(); }
@@ -193,7 +192,7 @@ function draw() {
   pen.restore();
   gutter(pen);
   let top = memoryTop;
-  for (const [key, shown, paint] of [["device", memoryDevice, colour.mem], ["host", memoryHost, colour.mem2]]) if (shown) { strip(pen, D.memory[key], top, STRIP, paint, key, x, GUTTER, boxes.right); top += STRIP + 12; }
+  for (const place of places) { strip(pen, D.memory[place], top, STRIP, paintOf(place), place, x, GUTTER, boxes.right); top += STRIP + 12; }
   drawTensors();
 }
 function gutter(pen) {
@@ -368,8 +367,9 @@ function strip(pen, data, top, height, paint, label, scale, left, right) { // li
   pen.fillStyle = colour.quiet; pen.fillText(label + " memory", 4, top + 12); pen.fillText("0 to " + bytes(most), 4, top + 27);
   if (untyped[label]) pen.fillText(count(untyped[label]) + " untyped", 4, top + 42);
 }
-const onHost = new Set(S.host), untypedOf = host => S.bytes.filter((size, n) => size === null && N[S.kind[n]] !== "resource" && onHost.has(n) === host).length;
-const untyped = { device: untypedOf(false), host: untypedOf(true) };
+const placeOf = n => N[S.place[n]], untyped = Object.fromEntries(Object.keys(D.memory).map(place => [place, S.bytes.filter((size, n) => size === null && N[S.kind[n]] !== "resource" && placeOf(n) === place).length]));
+const allUntyped = Object.values(untyped).reduce((a, b) => a + b, 0);
+const elsewhere = n => placeOf(n) === "device" ? "" : placeOf(n); // than in the memory of the one device
 const peaks = new Map();
 function sampled(data) { if (!peaks.has(data)) peaks.set(data, [data.bytes.reduce((a, b) => Math.max(a, b), 0)]); return peaks.get(data); }
 
@@ -450,7 +450,7 @@ function mover(canvas, move, click) { // drag moves, a click that did not move s
   addEventListener("pointermove", event => { if (!last) return; moved += Math.abs(event.clientX - last[0]) + Math.abs(event.clientY - last[1]); if (moved > 4) { canvas.classList.add("moving"); tell(event, ""); move(event.clientX - last[0], event.clientY - last[1]); } last = [event.clientX, event.clientY]; });
   addEventListener("pointerup", event => { if (last && moved <= 4 && event.target === canvas) click(event.offsetX, event.offsetY); last = null; canvas.classList.remove("moving"); });
 }
-mover(stage, dx => pan(-dx * (view.to - view.from) / (boxes.right - GUTTER)), (px, py) => { if (py > memoryTop && px > GUTTER && strips) { memoryTime = Math.max(0, Math.min(end, timeAt(px))); show("memory"); } else select(under(px, py)); });
+mover(stage, dx => pan(-dx * (view.to - view.from) / (boxes.right - GUTTER)), (px, py) => { if (py > memoryTop && px > GUTTER && places.length) { memoryTime = Math.max(0, Math.min(end, timeAt(px))); show("memory"); } else select(under(px, py)); });
 stage.addEventListener("pointermove", event => tell(event, said(under(event.offsetX, event.offsetY))));
 stage.addEventListener("pointerleave", event => tell(event, ""));
 stage.addEventListener("wheel", event => { if (event.ctrlKey || event.metaKey || event.altKey) { event.preventDefault(); zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * 0.006), timeAt(event.offsetX)); } else if (event.deltaX || event.shiftKey) { event.preventDefault(); pan((event.deltaX || event.deltaY) * (view.to - view.from) / (boxes.right - GUTTER)); } }, { passive: false });
@@ -462,7 +462,7 @@ $("tensors").addEventListener("click", event => { const storage = rowsOf[Math.fl
 
 // ---- the panel -----------------------------------------------------------------------------------------------------------------------
 function facts(pairs) { const list = el("dl"); for (const [key, value] of pairs) if (value || value === 0) list.append(el("dt", {}, key), el("dd", { class: "mono" }, value)); return list; }
-const storageSaid = n => [N[S.kind[n]], N[S.type[n]], S.bytes[n] === null ? "" : bytes(S.bytes[n]), onHost.has(n) ? "host memory" : "", S.output.includes(n) ? "output" : ""].filter(Boolean).join(", ");
+const storageSaid = n => [N[S.kind[n]], N[S.type[n]], S.bytes[n] === null ? "" : bytes(S.bytes[n]), elsewhere(n) && elsewhere(n) + " memory", S.output.includes(n) ? "output" : ""].filter(Boolean).join(", ");
 function linkSaid(entry) { return entry[2] === NOBODY ? `same lane @${laneName(T.lane[entry[1]])}` : `wait ${N[W.event[entry[2]]]} @${laneName(W.lane[entry[2]])}`; }
 function relationItem(relation, earlier) {
   const item = el("li", {}), hazards = relation.hazards.map(why).join(", ");
@@ -594,13 +594,13 @@ function toGraph(task) { const box = boxOf.get(task); if (box === undefined || !
 // ---- memory --------------------------------------------------------------------------------------------------------------------------
 const curveCanvas = $("curve");
 let memoryTime = null;
-const peakTime = () => { const data = memoryDevice ? D.memory.device : D.memory.host, most = sampled(data)[0]; return data.times.length ? data.times[data.bytes.indexOf(most)] : 0; };
+const peakTime = () => { const data = D.memory[places[0] || "host"], most = sampled(data)[0]; return data.times.length ? data.times[data.bytes.indexOf(most)] : 0; };
 function drawMemory() {
   if ($("memory").hidden) return;
-  const time = memoryTime === null ? peakTime() : memoryTime, high = strips > 1 ? 150 : 230, [pen, width] = sheet(curveCanvas, 26 + strips * (high + 14)), right = width - 12, scale = t => GUTTER + t / end * (right - GUTTER);
+  const time = memoryTime === null ? peakTime() : memoryTime, high = places.length > 1 ? 150 : 230, [pen, width] = sheet(curveCanvas, 26 + places.length * (high + 14)), right = width - 12, scale = t => GUTTER + t / end * (right - GUTTER);
   let top = 22;
   pen.fillStyle = colour.quiet; pen.textAlign = "center"; for (let i = 0; i <= 5; i++) pen.fillText(i ? span(end * i / 5) : "0", Math.min(scale(end * i / 5), right - 22), 10); pen.textAlign = "left";
-  for (const [key, shown, paint] of [["device", memoryDevice, colour.mem], ["host", memoryHost, colour.mem2]]) if (shown) { strip(pen, D.memory[key], top, high, paint, key, scale, GUTTER, right); top += high + 14; }
+  for (const place of places) { strip(pen, D.memory[place], top, high, paintOf(place), place, scale, GUTTER, right); top += high + 14; }
   pen.strokeStyle = colour.hot; pen.lineWidth = 2; pen.beginPath(); pen.moveTo(scale(time), 18); pen.lineTo(scale(time), top - 12); pen.stroke();
   owners(time);
 }
@@ -615,10 +615,10 @@ function owners(time) {
   rows.replaceChildren(...live.slice(0, 200).map(n => {
     const bar = el("span", { class: "share" });
     bar.style.width = 120 * S.bytes[n] / (S.bytes[live[0]] || 1) + "px";
-    return el("tr", {}, el("td", {}, link(S.label[n], () => select({ storage: n }))), el("td", {}, N[S.type[n]] + (onHost.has(n) ? " (host)" : "")), el("td", { class: "n" }, bytes(S.bytes[n])), el("td", {}, bar, ` ${Math.round(100 * S.bytes[n] / (total || 1))}%`), el("td", { class: "n" }, span(S.start[n])), el("td", { class: "n" }, span(S.end[n])));
+    return el("tr", {}, el("td", {}, link(S.label[n], () => select({ storage: n }))), el("td", {}, N[S.type[n]] + (elsewhere(n) ? ` (${elsewhere(n)})` : "")), el("td", { class: "n" }, bytes(S.bytes[n])), el("td", {}, bar, ` ${Math.round(100 * S.bytes[n] / (total || 1))}%`), el("td", { class: "n" }, span(S.start[n])), el("td", { class: "n" }, span(S.end[n])));
   }));
   $("owners-title").textContent = `Live at ${span(time)}${memoryTime === null ? " (the peak)" : ""}: ${bytes(total)} in ${many(live.length, "tensor")}${live.length > 200 ? ", the 200 largest" : ""}`;
-  $("memory-hint").textContent = `Bytes of values, inputs and buffers that are live, by declared types. ${untyped.device + untyped.host ? many(untyped.device + untyped.host, "tensor") + " without a type count as nothing. " : ""}Click into the curve, or use ← and →, for another moment.`;
+  $("memory-hint").textContent = `Bytes of values, inputs and buffers that are live, by declared types. ${allUntyped ? many(allUntyped, "tensor") + " without a type count as nothing. " : ""}Click into the curve, or use ← and →, for another moment.`;
 }
 curveCanvas.addEventListener("click", event => { memoryTime = Math.max(0, Math.min(end, (event.offsetX - GUTTER) / (curveCanvas.clientWidth - 12 - GUTTER) * end)); drawMemory(); });
 
@@ -723,7 +723,7 @@ function head() {
   $("lead").textContent = D.counts;
   const devices = D.lanes.filter(lane => !lane[3]), busy = devices.reduce((sum, lane) => sum + lane[2], 0);
   const figures = [[span(D.makespan), "makespan, simulated"], [D.speedUp.toFixed(2) + "×", `as fast as on one stream (${span(D.oneStream)})`], [devices.length && D.makespan ? Math.round(100 * busy / devices.length / D.makespan) + " %" : "0 %", "of the lanes' time busy"], [count(D.waits), `waits for ${many(H.earlier.length, "hazard")}`], [count(D.records), "record_stream"]];
-  if (memoryDevice) figures.push([bytes(sampled(D.memory.device)[0]), "device memory at the peak"]);
+  for (const place of places) if (place !== "host") figures.push([bytes(sampled(D.memory[place])[0]), place + " memory at the peak"]);
   $("figures").append(...figures.map(([figure, words]) => el("li", {}, el("b", {}, figure), el("span", {}, words))));
 }
 theme(); head(); panel(); view.from = -end * 0.012; view.to = end * 1.02; show("timeline");

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from streamgraph.hazards import find_hazards
 from streamgraph.model import ENTRY, HOST, Kind
+from streamgraph.render.memory import place_of
 from streamgraph.schedule import HostWait, Launch, Record, Schedule, Wait
 from streamgraph.storages import Access, Mode, meets
 
@@ -94,7 +95,7 @@ def resources(schedule: Schedule) -> tuple[tuple[Resource, ...], tuple[str, ...]
             uses.append(Use(task, lane[task], _mode(together), ", ".join(dict.fromkeys(access.tensor for access in together)), line))
             made.append(together)
         tensor_type = program.tensor_named[storage.tensor].type
-        place = "host memory" if storage.host else "" if storage.kind is Kind.RESOURCE else "device memory"
+        place = "" if storage.kind is Kind.RESOURCE and not storage.host else f"{place_of(storage, program)} memory"
         kind = "ring slot" if storage.version == 0 and storage.label != storage.tensor else storage.kind.value
         about = ", ".join(part for part in (kind, str(tensor_type) if tensor_type else "", place) if part)
         found.append(Resource(storage.label, about, tuple(uses), tuple(orders), len(its) - len(uses)))

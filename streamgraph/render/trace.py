@@ -12,7 +12,7 @@ from typing import Any
 from streamgraph.model import ENTRY, EXIT, HOST, MAIN
 from streamgraph.render.colours import paint_of
 from streamgraph.render.fit import shown
-from streamgraph.render.memory import curve, lives
+from streamgraph.render.memory import curve, lives, places
 from streamgraph.render.scene import next_launches, reason_label
 from streamgraph.schedule import HostWait, Schedule, Wait
 from streamgraph.simulate import Timeline
@@ -119,8 +119,8 @@ def _flows(schedule: Schedule, timeline: Timeline, slices: _Slices) -> list[dict
 def _counters(schedule: Schedule, timeline: Timeline) -> list[dict[str, Any]]:
     found = lives(schedule, timeline)
     events: list[dict[str, Any]] = []
-    for host, name in ((False, "device memory"), (True, "host memory")):
-        steps = curve(found, host=host)
+    for place in places(schedule.program):
+        steps, name = curve(found, place), f"{place} memory"
         for time, live in zip(steps.times, steps.bytes, strict=True):
             events.append({"ph": "C", "pid": PROCESS, "tid": 0, "name": name, "ts": round(SHIFT + time, 3), "args": {"bytes": live}})
     return events
