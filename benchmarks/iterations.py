@@ -259,6 +259,7 @@ def staged_ways(packets: list[torch.Tensor], device: str) -> list[Way]:
         Way("`map`, staging in the source", in_the_source),
         Way("`map`, staging as a host task, eager", task("eager")),
         Way("`map`, staging as a host task, lanes", task("lanes")),
+        *([Way("`map`, staging as a host task, graph", task("graph"))] if device == "cuda" else []),
         Way("the caller's part alone", lambda stack: lambda: [checked(packet) for packet in packets]),
     ]
 

@@ -170,6 +170,11 @@ class _WrittenOut:
             yield from self.record(lane)
             yield Wait(self.last[lane], MAIN)
         result = next((issue for issue in self.loop.steady if issue.task == RESULT), None)
+        on_host = {issue.task for issue in self.loop.steady if issue.lane == HOST}
+        if result is not None and any(back.name in on_host for back in result.waits):
+            # A host task makes what is handed over. Every thread has come to its end by then.
+            yield from self.record(HOST)
+            yield Wait(self.last[HOST], MAIN)
         for name in self.rest:
             if split(name)[0] == RESULT and result is not None:
                 yield from self.launch(name, MAIN)

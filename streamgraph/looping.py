@@ -103,7 +103,8 @@ class Looper:
         lanes = isinstance(executor, LanesExecutor)
         apart: dict[str, Any] = {}
         if isinstance(executor, GraphExecutor):
-            apart = {"apart": False, "copied": True}  # lanes that are captured are never the caller's
+            # Lanes that are captured are never the caller's.
+            apart = {"apart": "thread" if any(task.host for task in program.tasks) else False, "copied": True}
         elif isinstance(executor, LanesExecutor) and not isinstance(executor.device, HostDevice):
             apart = {"apart": True}  # a thread that issues to the caller's own stream would do so while the caller does
         loop = plan_loop(program, per_item, inflight=inflight, **apart, **planner_options(self.schedule))
@@ -146,9 +147,9 @@ class Looper:
 
     def runs_on(self, thread: int) -> bool:
         """Whether that thread, by its ident, is one that a loop made for its tasks."""
-        from streamgraph.executors.lanes_pipeline import LanesPipeline
+        from streamgraph.executors.pipeline import Pipeline
 
-        return any(isinstance(made, LanesPipeline) and made.runs_on(thread) for made in self._made.values())
+        return any(made.runs_on(thread) for made in self._made.values() if not isinstance(made, Pipeline))
 
     def close(self) -> None:
         """Drop the streams of all loops. None may be under way."""

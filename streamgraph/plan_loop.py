@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from streamgraph.devices import on_one
 from streamgraph.errors import BindingError, Problem, SpecError, quoted
@@ -41,7 +41,7 @@ def plan_loop(
     *,
     inflight: int | None = None,
     params: Mapping[str, Any] | None = None,
-    apart: bool | None = None,
+    apart: bool | Literal["thread"] | None = None,
     copied: bool = False,
     **options: Any,
 ) -> Loop:
@@ -53,7 +53,7 @@ def plan_loop(
         per_item: the inputs that each item brings; by default all of them.
         inflight: how many items may be under way; by default the largest number of slots of a ring over iterations, at least 2.
         apart: whether the caller's stream and thread are lanes of their own; by default where that helps: items bring device tensors, or
-            the program has host tasks.
+            the program has host tasks. "thread": the caller's thread alone, as loops of graphs with host tasks have it.
         copied: results are copied for the caller, so that their memory needs no bound.
         params, options: as for `plan`.
 
@@ -110,12 +110,14 @@ class _Lanes:
     caller: str
 
 
-def _lanes(single: Schedule, apart: bool, host_tasks: bool) -> _Lanes:
+def _lanes(single: Schedule, apart: bool | Literal["thread"], host_tasks: bool) -> _Lanes:
     main, *sides = (lane for lane in single.lanes if not lane.is_host)
     if not apart:
         return _Lanes((main, *sides, Lane(HOST)), MAIN, HOST)
     taken = {lane.name for lane in sides}
     own, caller = (_unused(name, taken) for name in (OWN_MAIN, CALLER))
+    if apart == "thread":
+        return _Lanes((main, *sides, Lane(caller), Lane(HOST)), MAIN, caller)
     if not host_tasks:
         return _Lanes((main, Lane(own), *sides, Lane(HOST)), own, HOST)
     return _Lanes((main, Lane(own), *sides, Lane(caller), Lane(HOST)), own, caller)

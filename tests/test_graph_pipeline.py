@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-import inspect
+import random
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from streamgraph.executors.first_iterations import begins_steadily
 from streamgraph.executors.graph_pipeline import GraphPipeline
 from streamgraph.executors.memory import Memory
 from streamgraph.loop import Back, Loop
-from streamgraph.model import Program
+from streamgraph.model import HOST, Program
 from streamgraph.operators import resolve
 from streamgraph.plan_loop import plan_loop
 from streamgraph.storages import trace
@@ -28,13 +29,30 @@ from tests.fake_device import FakeDevice, ensure_nothing_held
 from tests.programs import seeded
 from tests.running import inputs_of, reference, same
 from tests.test_pipeline import expected, items_of, source
+from tests.threaded_device import ThreadedDevice
 
 
-def planned(of: Program, items: frozenset[str], inflight: int) -> Loop:
+def planned(of: Program, items: frozenset[str], inflight: int, threads: bool = False) -> Loop:
     """A loop as it is planned for graphs: with all lanes the loop's own, and results that are copied."""
-    known = inspect.signature(plan_loop).parameters
-    options: dict[str, Any] = {name: value for name, value in (("apart", False), ("copied", True)) if name in known}
-    return plan_loop(of, items, inflight=inflight, **options)
+    return plan_loop(of, items, inflight=inflight, apart="thread" if threads else False, copied=True)
+
+
+def dawdling(of: Program, device: FakeDevice, seed: int) -> Any:
+    """The device's operators; host tasks take a moment now and then, so that other threads get ahead."""
+    working, moments = device.operators(of), random.Random(seed)
+
+    def make(task: Any) -> Any:
+        healthy = working(task)
+
+        def call(*positional: Any, **keywords: Any) -> Any:
+            time.sleep(moments.choice([0, 0, 0.0002, 0.002]))
+            made = healthy(*positional, **keywords)
+            time.sleep(moments.choice([0, 0, 0.0002]))
+            return made
+
+        return call if task.host else healthy
+
+    return make
 
 
 def looped(loop: Loop, device: FakeDevice, ops: Any = None) -> GraphPipeline:
@@ -46,10 +64,11 @@ def looped(loop: Loop, device: FakeDevice, ops: Any = None) -> GraphPipeline:
 
 def play(loop: Loop, seed: int, pace: float, counts: tuple[int, ...]) -> list[bool]:
     """Whether each result of several loops, one after another, is right."""
-    of, device = loop.program, FakeDevice(seed, pace)
+    threads = loop.caller != HOST
+    of, device = loop.program, (ThreadedDevice if threads else FakeDevice)(seed, pace)
     host = {tensor.name for tensor in of.tensors if tensor.device == "cpu"}
     of_host = {o.name for o in of.outputs if o.tensor in host}
-    made = looped(loop, device)
+    made = looped(loop, device, dawdling(of, device, seed) if threads else None)
     bound = {name: tensor for name, tensor in inputs_of(of, 0).items() if name not in loop.per_item}
     found: list[dict[str, torch.Tensor]] = []
     items = source(of, loop.per_item, sum(counts), loop.inflight)
@@ -75,21 +94,22 @@ def play(loop: Loop, seed: int, pace: float, counts: tuple[int, ...]) -> list[bo
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6), inflight=st.integers(1, 3), pace=st.sampled_from([0.0, 0.3, 0.9]), count=st.integers(0, 14),
-    again=st.integers(0, 5),
+    again=st.integers(0, 5), threads=st.booleans(),
 )  # fmt: skip
 def test_a_loop_of_graphs_gives_the_reference_however_the_device_orders_them(
-    seed: int, inflight: int, pace: float, count: int, again: int
+    seed: int, inflight: int, pace: float, count: int, again: int, threads: bool
 ) -> None:
     of = seeded(seed)
-    loop = planned(of, items_of(of, seed), inflight=inflight)
+    loop = planned(of, items_of(of, seed), inflight, threads)
     assert play(loop, seed, pace, (count, again)) == [True] * (count + again)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("seed", range(300))
-def test_many_seeded_loops_give_the_reference(seed: int) -> None:
+def test_many_seeded_loops_give_the_reference(seed: int, threads: bool) -> None:
     of = seeded(seed, tasks=14)
-    loop = planned(of, items_of(of, seed), inflight=1 + seed % 3)
+    loop = planned(of, items_of(of, seed), 1 + seed % 3, threads)
     assert play(loop, seed, 0.3, (15, 4)) == [True] * 19
 
 
@@ -101,7 +121,7 @@ COPIES_HERE = launch.run_copy
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
-    made = FakeDevice(3, 0.1)
+    made = ThreadedDevice(3, 0.1)
     monkeypatch.setattr(device_module, "find", lambda name, program=None: made)
     monkeypatch.setattr(launch, "run_copy", made.run_copy)
     return made

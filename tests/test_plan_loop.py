@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -223,3 +224,13 @@ def test_a_runners_loop_is_planned_with_the_options_of_its_schedule(policy: str)
     loop = plan_loop(schedule.program, frozenset(), **planner_options(schedule))
     assert {issue.lane for issue in loop.steady if issue.task in loop.program.index_of_task} == {*schedule.lane_of.values()}
     assert len({*schedule.lane_of.values()}) == (1 if policy == "single" else 3)
+
+
+@pytest.mark.parametrize("apart", [True, False, "thread"])
+def test_the_last_results_wait_for_the_host_task_that_makes_them(apart: bool | Literal["thread"]) -> None:
+    """A value that a host task makes on the device is handed over on main, which nothing else would let wait for the host."""
+    made = Graph("made")
+    x = made.input("x", "f32[4]", device="cpu")
+    made.output(made.task("make", lambda x: x, reads=x, writes="y", host=True))
+    loop = plan_loop(made, inflight=3, apart=apart)
+    assert not verify(loop.schedule(7))

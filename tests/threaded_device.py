@@ -11,7 +11,7 @@ import torch
 from streamgraph.executors.lanes import LanesExecutor
 from streamgraph.operators import resolve
 from streamgraph.schedule import Schedule
-from tests.fake_device import Block, FakeDevice, FakeEvent, FakeStream, Mark
+from tests.fake_device import Block, FakeDevice, FakeEvent, FakeGraph, FakeStream, Mark
 
 
 @dataclass(eq=False)
@@ -24,12 +24,23 @@ class ThreadedEvent(FakeEvent):
         assert isinstance(self.device, ThreadedDevice)
         mark = self.latest
         self.synchronized.append(mark)
+        if self.device.graph is not None:
+            raise RuntimeError("operation not permitted when stream is capturing")
         self.device.log.append("synchronize")
         while mark is not None:
             with self.device.lock:
                 if mark.done:
                     return
                 assert self.device.advance(), "the host waits for an event that can never happen"
+
+
+class ThreadedGraph(FakeGraph):
+    """A launch is one call of the driver, whatever other threads do."""
+
+    def replay(self) -> None:
+        assert isinstance(self.device, ThreadedDevice)
+        with self.device.lock:
+            super().replay()
 
 
 class ThreadedDevice(FakeDevice):
@@ -53,6 +64,14 @@ class ThreadedDevice(FakeDevice):
         with self.lock:
             self.events += 1
             return ThreadedEvent(self)
+
+    def new_shared_event(self) -> FakeEvent:
+        with self.lock:
+            self.events += 1
+            return ThreadedEvent(self, shared=True)
+
+    def new_graph(self) -> FakeGraph:
+        return ThreadedGraph(self)
 
     def record(self, event: FakeEvent, stream: FakeStream) -> None:
         with self.lock:

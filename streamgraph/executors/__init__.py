@@ -7,7 +7,8 @@
     graph        eager in the first run, then a CUDA graph: `capture` records the steps
     split        the same for schedules with host tasks: `parts` says what becomes a graph, `phases` captures and launches them
 
-Loops have executors of their own: `pipeline` (one thread), `lanes_pipeline` (a thread per lane), `graph_pipeline` (graphs, by `phases`).
+Loops have executors of their own: `pipeline` (one thread), `lanes_pipeline` (a thread per lane), `graph_pipeline` (graphs, by `phases`;
+`graph_run` is one loop under way, `graph_threads` its threads).
 
 `watched` makes those that call tasks one by one with operators that somebody looks at: `stopwatch` times them, `annotate` names them.
 

@@ -6,11 +6,13 @@ They load kernels and workspaces, and what their tasks return is checked once. T
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from streamgraph.executors.device import Event, Stream
+from streamgraph.executors.graph_threads import AT_ONCE, HostTasks
 from streamgraph.executors.launch import failure, launch
 from streamgraph.executors.memory import Cells
 from streamgraph.iterations import ITEM, PSEUDO, RESULT
@@ -45,8 +47,10 @@ class FirstIterations:
     def __init__(self, pipeline: GraphPipeline, phases: Phases, main: Stream) -> None:
         self.pipeline, self.phases, self.main, self.loop, self.device = pipeline, phases, main, pipeline.loop, pipeline.device
 
-    def issue(self, block: tuple[Issue, ...], iteration: int, tensors: Mapping[str, torch.Tensor]) -> Cells:
-        """Issue one iteration, whose inputs are `tensors`; what it made.
+    def issue(
+        self, block: tuple[Issue, ...], iteration: int, tensors: Mapping[str, torch.Tensor], hosts: HostTasks = AT_ONCE
+    ) -> Cells:
+        """Issue one iteration, whose inputs are `tensors`; what it made. Everything waits for host tasks.
 
         Raises:
             TaskError: a task raised, or returned what it may not.
@@ -63,9 +67,12 @@ class FirstIterations:
                 # The caller's tensors, behind its own work and behind what lane main has been given; main goes on behind them.
                 self._cross(pipeline.lanes[MAIN], self.main)
                 self._cross(self.main, pipeline.lanes[MAIN])
+            elif issue.task not in PSEUDO and issue.lane == HOST:
+                hosts.call(issue.task, iteration, partial(self._launch, issue, cells))
+                hosts.wait(issue.task, iteration)
             elif issue.task not in PSEUDO:
                 self._launch(issue, cells)
-            if issue.lane != HOST and issue.task != RESULT and (issue.record or phases.shows(issue.task)):
+            if issue.lane not in self.loop.host_lanes and issue.task != RESULT and (issue.record or phases.shows(issue.task)):
                 device.record(self.event(issue.task, iteration), stream)
             self._drop(issue.releases_after, cells)
         return cells
@@ -75,7 +82,7 @@ class FirstIterations:
         pipeline = self.pipeline
         found: list[Event] = []
         for lane, stream in pipeline.lanes.items():
-            if lane != HOST:
+            if lane not in self.loop.host_lanes:
                 found.append(pipeline.event(f"{lane} {iteration % pipeline.period}"))
                 self.device.record(found[-1], stream)
         return found
@@ -89,7 +96,7 @@ class FirstIterations:
     def _wait(self, back: Back, issue: Issue, iteration: int, stream: Stream) -> None:
         if back.name == ENTRY or back.name in self.pipeline.on_host:
             return  # this thread is past the task, and every stream is behind entry
-        if issue.lane == HOST:
+        if issue.lane in self.loop.host_lanes:
             self.event(back.name, iteration - back.by).synchronize()
         elif back.by < self.pipeline.period:  # else that iteration has ended
             self.device.wait(self.event(back.name, iteration - back.by), stream)

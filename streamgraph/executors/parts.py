@@ -30,11 +30,13 @@ Kind: TypeAlias = Literal["host", "eager", "part"]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One issue of a piece, with the events that it waits for: of tasks of the same part (`inside`), and of others (`outside`)."""
+    """One issue of a piece, with what it waits for: events of tasks of the same part (`inside`), events of others (`outside`), and host
+    tasks, which whoever issues it waits for (`hosts`)."""
 
     issue: Issue
     inside: tuple[str, ...] = ()
     outside: tuple[Back, ...] = ()
+    hosts: tuple[Back, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +71,23 @@ class Cut:
         return "\n".join(f"{piece.kind:<6} {', '.join(member.issue.task for member in piece.members)}" for piece in self.pieces) + "\n"
 
 
-def cut(issues: tuple[Issue, ...], eager: Collection[str], period: int, looked_at: Iterable[str] = ()) -> Cut:
-    """Cut one iteration. `eager` are tasks that no graph can hold; somebody outside waits for the events of the tasks `looked_at`."""
-    cutter = _Cutter(issues, frozenset(eager) | {ITEM}, period)
+def cut(
+    issues: tuple[Issue, ...], eager: Collection[str], period: int, looked_at: Iterable[str] = (), host_lanes: Collection[str] = (HOST,)
+) -> Cut:
+    """Cut one iteration. `eager` are tasks that no graph can hold; somebody outside waits for the events of the tasks `looked_at`.
+    `host_lanes` are those of host tasks and of the caller's thread.
+    """
+    cutter = _Cutter(issues, frozenset(eager) | {ITEM}, period, host_lanes)
     for issue in issues:
         cutter.add(issue)
     return cutter.done(frozenset(looked_at))
 
 
 class _Cutter:
-    def __init__(self, issues: tuple[Issue, ...], eager: frozenset[str], period: int) -> None:
-        self.period, self.eager = period, eager
+    def __init__(self, issues: tuple[Issue, ...], eager: frozenset[str], period: int, host_lanes: Collection[str]) -> None:
+        self.period, self.eager, self.host_lanes = period, eager, host_lanes
         self.lane_of = {issue.task: issue.lane for issue in issues}
-        self.on_host = {issue.task for issue in issues if issue.lane == HOST}
+        self.on_host = {issue.task for issue in issues if issue.lane in host_lanes}
         self.last: dict[str, str] = {}  # by lane: its latest task, of the iteration before at first
         self.in_block: set[str] = set()
         for issue in issues:
@@ -100,14 +106,14 @@ class _Cutter:
         self.found: dict[tuple[int, int, Kind], list[Member]] = {}
 
     def for_device(self, issue: Issue) -> list[Back]:
-        """The waits for device tasks: the issuing thread is past any host task, and everything is behind entry."""
+        """The waits for device tasks: everything is behind entry, and no event waits for a host task."""
         return [back for back in issue.waits if back.name not in self.on_host and back.name != ENTRY]
 
     def add(self, issue: Issue) -> None:
         waits = self.for_device(issue)
         if issue.task == SOURCE:
             self.shown.update(back.name for back in waits)  # whoever pulls the item has waited
-        elif issue.lane == HOST:
+        elif issue.lane in self.host_lanes:
             self.host(issue, waits)
         elif issue.task != RESULT:
             self.device(issue, waits)
@@ -149,7 +155,9 @@ class _Cutter:
                 inside.append(back.name)
         self.shown.update(back.name for back in outside)
         self.inner.update(inside)
-        member = Member(issue, tuple(inside), tuple(outside))
+        # An iteration begins once its item is there and the caller has taken the results that were due before it.
+        hosts = tuple(back for back in issue.waits if back.name in self.on_host - {SOURCE, DELIVER})
+        member = Member(issue, tuple(inside), tuple(outside), hosts)
         self.found.setdefault((*place, "eager" if is_eager else "part"), []).append(member)
 
     def after(self, name: str, is_eager: bool) -> tuple[int, int]:

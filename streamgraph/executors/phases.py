@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from streamgraph.errors import Problem, TaskError
 from streamgraph.executors.capture import Captures, Graph, capturing
 from streamgraph.executors.capture_part import Capturing
 from streamgraph.executors.device import Device, Event, Stream
+from streamgraph.executors.graph_threads import AT_ONCE, HostTasks
 from streamgraph.executors.launch import failure, launch
 from streamgraph.executors.memory import Cells
 from streamgraph.executors.parts import Cut, Member, Piece
@@ -149,12 +151,13 @@ class Phases:
 
     def issue(
         self, iteration: int, after: Sequence[Event], cells: Callable[[], Cells], prepare: Callable[[Phase], None],
-        item: tuple[Stream, Callable[[Phase], None]] | None = None,
+        item: tuple[Stream, Callable[[Phase], None]] | None = None, hosts: HostTasks = AT_ONCE,
     ) -> Phase:  # fmt: skip
         """Issue one iteration behind the events `after`, and capture what of it has not been captured yet.
 
         `cells` makes the tensors of a phase that is new, `prepare` puts in what each iteration brings, and `item` copies what comes on
-        the caller's stream. The current stream is another one afterwards.
+        the caller's stream. `hosts` calls host tasks; while there is something to capture, everything waits for them. The current stream
+        is another one afterwards.
 
         Raises:
             TaskError: a task raised, or could not be captured. The phase is captured anew next time, unless it was whole.
@@ -175,13 +178,20 @@ class Phases:
                 if item is not None:
                     self.device.wait(event, item[0])
             for number, piece in enumerate(self.cut.pieces):
+                for member in piece.members:
+                    for back in member.hosts:
+                        hosts.wait(back.name, iteration - back.by)
                 if piece.kind == "part":
                     if number not in phase.parts:
                         phase.parts[number] = self._capture(piece, iteration, phase, after)
                     self._launch(phase.parts[number], first=not phase.whole)
+                elif piece.kind == "eager":
+                    self._eagerly(piece.members[0], iteration, phase, item)
                 else:
-                    (member,) = piece.members
-                    (self._on_host if piece.kind == "host" else self._eagerly)(member, iteration, phase, item)
+                    task = piece.members[0].issue.task
+                    hosts.call(task, iteration, partial(self._on_host, piece.members[0], iteration, phase))
+                    if not phase.whole:
+                        hosts.wait(task, iteration)
         except BaseException:
             if not phase.whole:
                 self._phases.pop(place, None)
@@ -195,7 +205,7 @@ class Phases:
         phase.ended += [self.event(task, iteration) for task in self._open]
         return phase
 
-    def _on_host(self, member: Member, iteration: int, phase: Phase, item: object) -> None:
+    def _on_host(self, member: Member, iteration: int, phase: Phase) -> None:
         for back in member.outside:
             self.event(back.name, iteration - back.by).synchronize()
         self.device.set_stream(self.lanes[MAIN])
