@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import networkx as nx
 import pytest
@@ -20,7 +21,10 @@ from streamgraph.passes.policies import POLICIES
 from streamgraph.passes.policies.max_concurrency import maximum_matching, minimum_equivalent_graph
 from streamgraph.passes.policies.urgent import without_slack
 from streamgraph.passes.work import FREE, ON_HOST, Placement, Work, work_of
+from streamgraph.plan import plan
+from streamgraph.schedule import Launch
 from streamgraph.storages import trace
+from streamgraph.verify import verify
 from tests.programs import random_program
 from tests.support import program
 
@@ -217,8 +221,8 @@ def test_folding_changes_nothing_within_the_bound() -> None:
 
 def test_urgent_tasks_are_those_that_may_not_be_late() -> None:
     job = dag([(0, 1), (1, 3), (2, 3)], [10.0, 10.0, 5.0, 10.0])
-    assert without_slack(job) == {0, 1, 3}
-    assert without_slack(dag([(0, 1)], [0.0, 0.0])) == frozenset()
+    assert without_slack(job) == (0, 1, 3)
+    assert without_slack(dag([(0, 1)], [0.0, 0.0])) == ()
 
 
 def test_urgent_puts_them_on_lanes_of_high_priority_and_the_others_on_others() -> None:
@@ -230,6 +234,28 @@ def test_urgent_puts_them_on_lanes_of_high_priority_and_the_others_on_others() -
     }
     assert made.lanes[made.lane_of[2]].name not in high
     assert len({made.lane_of[0], made.lane_of[2]}) == 2
+
+
+@settings(max_examples=100)
+@given(data=st.data(), order=st.sampled_from(["declared", "auto"]), limit=st.integers(1, 5))
+def test_urgent_launches_are_marked_in_a_captured_plan_and_nothing_else_changes(data: st.DataObject, order: str, limit: int) -> None:
+    of = random_program(lambda n: data.draw(st.integers(0, n - 1)), tasks=12)
+    options = {"order": order, "streams": limit, "issue": "captured"}
+    found, plain = (plan(of, policy=policy, **options) for policy in ("urgent", "critical_path"))  # type: ignore[arg-type]
+    assert [replace(step, urgent=False) if isinstance(step, Launch) else step for step in found.steps] == list(plain.steps)
+    job = work(found.program)
+    free = {found.program.tasks[task].name for task in job.free}
+    if len(job.lanes) > 1 or len({found.lane_of[task] for task in free}) > 1:
+        assert found.urgent == free & {found.program.tasks[task].name for task in without_slack(job)}
+    if found.urgent:
+        assert [lane.priority for lane in found.lanes if lane.name.startswith("s")].count("high") == 0
+    assert verify(found, found.program) == ()
+
+
+def test_an_eager_plan_has_no_urgent_launch_and_one_stream_has_nothing_to_hurry() -> None:
+    of = program("a: -> x | b: -> y | c: x y -> z", outputs="z")
+    assert not plan(of, policy="urgent", streams=8).urgent
+    assert not plan(of, policy="urgent", streams=1, issue="captured").urgent
 
 
 @settings(max_examples=60)

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 
 from benchmarks.optimum import Optimum, random_dag
 from streamgraph import portfolio
+from streamgraph.builder import Graph
+from streamgraph.cost import TaskCost
 from streamgraph.machine import as_machine
 from streamgraph.passes.assign import settle
 from streamgraph.passes.moves import Link, all_moves, moves
 from streamgraph.passes.policies import POLICIES
 from streamgraph.passes.work import Placement
 from streamgraph.plan import plan
-from streamgraph.schedule import Schedule
+from streamgraph.schedule import Launch, Schedule
 from streamgraph.simulate import simulate
 from tests.programs import random_program
 from tests.support import graph
@@ -117,6 +119,25 @@ def test_captured_steps_cost_the_host_nothing_so_short_tasks_may_fork() -> None:
     made = graph("a: -> x | b: x -> y | c: -> z | d: z -> w | e: y w -> o", cost=6.0)
     assert len(plan(made).lanes) == 1
     assert len(plan(made, issue="captured").lanes) == 2
+
+
+def test_auto_hurries_what_nothing_may_delay_where_the_simulator_sees_a_gain_and_only_in_a_captured_graph() -> None:
+    """A long chain beside kernels that fill the device: what the chain gains is more than what they lose behind it."""
+    made = Graph("hurry")
+    x = made.input("x", "f32[8]")
+    y, ends = x, []
+    for number in range(6):
+        y = made.task(f"long{number}", "op", reads=y, writes=f"y{number}")
+        ends.append(made.task(f"short{number}", "op", reads=x, writes=f"v{number}"))
+    made.output(made.task("end", "op", reads=[y, ends], writes="w"))
+    program = made.program()
+    costs = {task.name: TaskCost(100.0 if "long" in task.name else 60.0, fill=0.8) for task in program.tasks}
+    found = plan(program, costs=costs, issue="captured", machine="h200")
+    without = replace(found, steps=tuple(replace(s, urgent=False) if isinstance(s, Launch) else s for s in found.steps))
+    assert {f"long{number}" for number in range(6)} <= found.urgent
+    times = [simulate(each, costs, machine="h200", issue="captured").makespan for each in (found, without)]
+    assert times[0] < times[1]
+    assert not plan(program, costs=costs, machine="h200").urgent
 
 
 def priorities(schedule: Schedule) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from streamgraph.hazards import Dag
@@ -24,7 +24,8 @@ MOST_LANES = 8  # of free tasks, where the host issues every step; `portfolio` a
 class Assignment:
     """`order`: tasks in issue order. `lane_of`: index into `lanes`, by declaration index; the host, if used, is the last lane.
 
-    `start` and `finish` are estimates in microseconds, by declaration index. `high` is whether a policy chose the lanes of high priority.
+    `start` and `finish` are estimates in microseconds, by declaration index. `high` is whether a policy chose the lanes of high priority;
+    `urgent` are the tasks whose launches shall have it.
     """
 
     order: tuple[int, ...]
@@ -33,6 +34,7 @@ class Assignment:
     start: tuple[float, ...]
     finish: tuple[float, ...]
     high: bool = False
+    urgent: tuple[int, ...] = ()
 
     @property
     def makespan(self) -> float:
@@ -67,7 +69,7 @@ def by_device(work: Work, placement: Placement) -> Placement:
     first = 0 if parts and parts[0][0] == 0 else 1
     number = {part: place for place, part in enumerate(parts, first)}
     stream = tuple(number.get(part, -1) for part in zip(work.device, placement.stream, strict=True))
-    return Placement(placement.order, stream, tuple(number[part] for part in parts if part[1] in placement.high))
+    return replace(placement, stream=stream, high=tuple(number[part] for part in parts if part[1] in placement.high))
 
 
 def fold(work: Work, placement: Placement, limit: int) -> Placement:
@@ -98,7 +100,8 @@ def fold(work: Work, placement: Placement, limit: int) -> Placement:
         lane = max(in_time, key=lambda lane: (free_at[lane], -lane)) if in_time else min(lanes, key=free_at.__getitem__)
         free_at[lane] = max(end, free_at[lane] + busy)
         lane_of[stream] = lane
-    return Placement(placement.order, tuple(lane_of.get(stream, -1) for stream in placement.stream))  # no priorities: streams were mixed
+    mixed = tuple(lane_of.get(stream, -1) for stream in placement.stream)
+    return replace(placement, stream=mixed, high=())  # streams of high priority and others share lanes now
 
 
 def settle(work: Work, placement: Placement) -> Assignment:
@@ -114,12 +117,13 @@ def settle(work: Work, placement: Placement) -> Assignment:
         host if home == ON_HOST else lane_of_stream[stream] if home == FREE else home
         for home, stream in zip(work.home, placement.stream, strict=True)
     )
+    urgent = placement.urgent if len(lanes) > 1 else ()
     chosen = [lane_of_stream[stream] for stream in placement.high if stream in lane_of_stream]
-    for lane in chosen or ([_critical_lane(work, lane_of)] if len(used) > 1 else []):
+    for lane in chosen or ([_critical_lane(work, lane_of)] if len(used) > 1 and not urgent else []):
         if lane >= len(work.lanes):
             lanes[lane] = Lane(lanes[lane].name, "high")
     start, finish = _play(work, placement.order, lane_of, host)
-    return Assignment(placement.order, lane_of, (*lanes, Lane(HOST)), start, finish, bool(chosen))
+    return Assignment(placement.order, lane_of, (*lanes, Lane(HOST)), start, finish, bool(chosen), urgent)
 
 
 def _outputs_first(work: Work, placement: Placement, used: list[int]) -> None:

@@ -28,7 +28,8 @@ class Work:
     `bottom` is the longest path of costs from a task's start to the end of the program. `declared` is the topological order nearest to
     declaration order. `order` is the issue order that policies start from: `declared`, or the one in which the longest remaining path goes
     first; only then may a policy choose another. `results` are the tasks that make device outputs, `declared_results` those that were not
-    generated. `device` is the number of each task's device, 0 being that of `main`, and -1 for the host.
+    generated. `device` is the number of each task's device, 0 being that of `main`, and -1 for the host. `captured`: the tasks will be
+    kernels of a CUDA graph, where lanes and waits are edges, and each launch has a priority of its own.
     """
 
     costs: tuple[float, ...]
@@ -43,6 +44,7 @@ class Work:
     results: frozenset[int]
     declared_results: frozenset[int]
     device: tuple[int, ...]
+    captured: bool = False
 
     @property
     def has_devices(self) -> bool:
@@ -60,15 +62,18 @@ class Placement:
     """What a policy decides: an issue order, and for each free task the number of its stream, 0 being `main`; others have -1.
 
     A policy that knows no bound may number more streams than there may be: `assign.fold` puts them together. `high` are the streams, but
-    for `main`, whose kernels shall go first; without any, the lane of most of the critical path is.
+    for `main`, whose kernels shall go first, `urgent` the tasks; without any of both, it is the lane of most of the critical path.
     """
 
     order: tuple[int, ...]
     stream: tuple[int, ...]
     high: tuple[int, ...] = ()
+    urgent: tuple[int, ...] = ()
 
 
-def work_of(program: Program, dag: Dag, accesses: Accesses, costs: Sequence[float], order: Literal["declared", "auto"]) -> Work:
+def work_of(
+    program: Program, dag: Dag, accesses: Accesses, costs: Sequence[float], order: Literal["declared", "auto"], *, captured: bool = False
+) -> Work:
     """The work that a program's DAG is."""
     count = len(program.tasks)
     earlier, later = dag.earlier, dag.later
@@ -86,7 +91,8 @@ def work_of(program: Program, dag: Dag, accesses: Accesses, costs: Sequence[floa
     number = {CPU: -1, DEVICE: 0} | {name: place for place, name in enumerate(program.devices)}
     device = tuple(number[name] for name in of_tasks(program))
     issue = declared if order == "declared" else topological(earlier, later, [-level for level in bottom])
-    return Work(tuple(costs), earlier, later, home, lanes, tuple(bottom), declared, issue, order == "auto", made, own, device)
+    reorder = order == "auto"
+    return Work(tuple(costs), earlier, later, home, lanes, tuple(bottom), declared, issue, reorder, made, own, device, captured)
 
 
 def topological(
