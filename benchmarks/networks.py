@@ -52,8 +52,8 @@ class Plan:
         return "one stream" if self.policy == "single" else f"{self.policy}, {self.streams}"
 
 
-def candidates(case: Subject, machine: Machine) -> list[Plan]:
-    """One stream, `auto`, and every policy on so many streams; equal ones once."""
+def candidates(case: Subject, machine: Machine, policies: Sequence[str], counts: Sequence[int]) -> list[Plan]:
+    """One stream, `auto`, and each of these policies on so many streams; equal ones once."""
 
     def plan(policy: str, streams: int | str, order: str = "declared") -> Plan:
         schedule = sg.plan(
@@ -67,8 +67,8 @@ def candidates(case: Subject, machine: Machine) -> list[Plan]:
 
     found = [plan("single", 1), plan("auto", "auto"), plan("auto", "auto", "auto")]
     seen = {one.schedule.steps for one in found}
-    for policy in POLICIES:
-        for streams in STREAMS if policy != "single" else ():
+    for policy in policies:
+        for streams in counts if policy != "single" else ():
             made = plan(policy, streams)
             if made.schedule.steps not in seen:
                 found.append(made)
@@ -135,12 +135,12 @@ class Found:
     tuned_label: str
 
 
-def measure(case: Subject, machine: Machine, repeats: int, paper: Paper, raw: Path | None) -> Found:
-    """Print one subject's table, and what the final round gave."""
+def measure(case: Subject, make_plans: Callable[[Subject], list[Plan]], repeats: int, paper: Paper, raw: Path | None) -> Found:
+    """Print the table of one subject's plans, and what the final round gave."""
     begun = time.perf_counter()
     profile = case.profile
     planned = time.perf_counter()
-    plans = candidates(case, machine)
+    plans = make_plans(case)
     ready = time.perf_counter()
     with ExitStack() as stack:
         runners = [captured_runner(case, plan.schedule, stack) for plan in plans]
@@ -197,11 +197,14 @@ def base(one: Found) -> float:
 def main() -> None:
     options = parser(__doc__, 21)
     options.add_argument("--subjects", nargs="*", default=list(NETWORKS), choices=list(SUBJECTS))
+    options.add_argument("--policies", nargs="*", default=list(POLICIES), choices=list(POLICIES))
+    options.add_argument("--streams", nargs="*", type=int, default=list(STREAMS))
     options.add_argument("--machine", default="h200", help="a shipped profile or a file")
     options.add_argument("--nodes", action="store_true", help="one task per operator instead of one per chain")
     options.add_argument("--raw", type=Path, help="a folder for everything that was measured, as JSON")
     given = options.parse_args()
-    paper, machine = Paper(given.output), as_machine(given.machine)
+    paper = Paper(given.output)
+    plans = partial(candidates, machine=as_machine(given.machine), policies=given.policies, counts=given.streams)
     if given.raw:
         given.raw.mkdir(parents=True, exist_ok=True)
     location = torch.device("cuda", torch.cuda.current_device()) if given.device == "cuda" else torch.device("cpu")
@@ -213,7 +216,7 @@ def main() -> None:
         case = None
         try:
             case = subject(name, location, given.small, not given.nodes)
-            one = found[name] = measure(case, machine, given.repeats, paper, given.raw)
+            one = found[name] = measure(case, plans, given.repeats, paper, given.raw)
         except Exception as error:  # the others are worth having all the same
             paper.failed = True
             paper.say(f"- {name}: {type(error).__name__}: {str(error)[:500]}")

@@ -62,7 +62,7 @@ def priorities_of(nodes: list[int]) -> set[int]:
 
 
 def captured_order(schedule: Schedule, priorities: dict[str, set[int]] | None = None) -> set[tuple[str, str]]:
-    """The pairs of tasks with a path from all nodes of the one to all nodes of the other. `priorities` gets those of each task's kernels."""
+    """The pairs of tasks with a path from all nodes of the one to all nodes of the other. `priorities` gets each kernel's."""
     from cuda.bindings import driver
 
     device, of = Keeping(), schedule.program
