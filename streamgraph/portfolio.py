@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from streamgraph.passes.assign import MOST_LANES, Assignment, assign_work, settle
 from streamgraph.passes.moves import Link, all_moves, moves
 from streamgraph.passes.policies import POLICIES, PolicyName
-from streamgraph.passes.policies.urgent import marked, split
+from streamgraph.passes.policies.urgent import split
 from streamgraph.passes.work import FREE, Placement, Work
 from streamgraph.render.fit import duration
 from streamgraph.schedule import Schedule
@@ -115,7 +115,7 @@ class _Search:
         self, work: Work, most: int, draft: Callable[[Assignment], Schedule], simulate: Callable[[Schedule], Timeline]
     ) -> None:
         self.work, self.most, self.draft, self.simulate = work, most, draft, simulate
-        self.seen: dict[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], Trial] = {}
+        self.seen: dict[tuple[tuple[int, ...], tuple[int, ...]], Trial] = {}
         self.tried: dict[PolicyName, list[Trial]] = {}
 
     @property
@@ -124,7 +124,7 @@ class _Search:
 
     def trial(self, policy: str, assignment: Assignment) -> Trial:
         """The assignment planned and simulated, if that was not done before."""
-        key = assignment.order, assignment.lane_of, assignment.urgent
+        key = assignment.order, assignment.lane_of
         if key not in self.seen:
             schedule = self.draft(assignment)
             self.seen[key] = Trial(policy, assignment, schedule, self.simulate(schedule))
@@ -156,12 +156,12 @@ class _Search:
         return found.makespan, name, work
 
     def split(self) -> None:
-        """Try the best trials with two priorities, as the policy `urgent` does it with its own."""
+        """Try the best trials with two priorities, as the policy `urgent` does it with its own. Captured launches have theirs already."""
+        if self.work.captured:
+            return
         for start in sorted(self.trials, key=lambda trial: (trial.makespan, trial.effort))[:SPLIT]:
             placement = _placement(self.work, start.assignment)
-            if self.work.captured:
-                self.trial(start.policy, settle(self.work, marked(self.work, placement)))
-            elif not placement.high and 2 * (max(placement.stream) + 1) <= self.most:
+            if not placement.high and 2 * (max(placement.stream) + 1) <= self.most:
                 self.trial(start.policy, settle(self.work, split(self.work, placement)))
 
     def improve(self) -> None:
@@ -205,7 +205,7 @@ def _placement(work: Work, assignment: Assignment) -> Placement:
     first = len(work.lanes) - 1
     stream = (max(lane - first, 0) if home == FREE else -1 for home, lane in zip(work.home, assignment.lane_of, strict=True))
     high = (number for number, lane in enumerate(assignment.lanes[first:]) if number and lane.priority == "high")
-    return Placement(assignment.order, tuple(stream), tuple(high) if assignment.high else (), assignment.urgent)
+    return Placement(assignment.order, tuple(stream), tuple(high) if assignment.high else ())
 
 
 def _best(trials: list[Trial]) -> Trial:

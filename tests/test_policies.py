@@ -17,11 +17,10 @@ from streamgraph.cost import task_costs
 from streamgraph.hazards import build_dag, find_hazards
 from streamgraph.model import Program
 from streamgraph.passes.assign import assign_work, fold
-from streamgraph.passes.policies import POLICIES
+from streamgraph.passes.policies import POLICIES, PolicyName
 from streamgraph.passes.policies.max_concurrency import maximum_matching, minimum_equivalent_graph
-from streamgraph.passes.policies.urgent import without_slack
 from streamgraph.passes.work import FREE, ON_HOST, Placement, Work, work_of
-from streamgraph.plan import plan
+from streamgraph.plan import Release, plan
 from streamgraph.schedule import Launch
 from streamgraph.storages import trace
 from streamgraph.verify import verify
@@ -221,8 +220,8 @@ def test_folding_changes_nothing_within_the_bound() -> None:
 
 def test_urgent_tasks_are_those_that_may_not_be_late() -> None:
     job = dag([(0, 1), (1, 3), (2, 3)], [10.0, 10.0, 5.0, 10.0])
-    assert without_slack(job) == (0, 1, 3)
-    assert without_slack(dag([(0, 1)], [0.0, 0.0])) == ()
+    assert job.urgent == (0, 1, 3)
+    assert dag([(0, 1)], [0.0, 0.0]).urgent == ()
 
 
 def test_urgent_puts_them_on_lanes_of_high_priority_and_the_others_on_others() -> None:
@@ -237,25 +236,34 @@ def test_urgent_puts_them_on_lanes_of_high_priority_and_the_others_on_others() -
 
 
 @settings(max_examples=100)
-@given(data=st.data(), order=st.sampled_from(["declared", "auto"]), limit=st.integers(1, 5))
-def test_urgent_launches_are_marked_in_a_captured_plan_and_nothing_else_changes(data: st.DataObject, order: str, limit: int) -> None:
+@given(
+    data=st.data(), policy=st.sampled_from(sorted(set(NAMES) - {"urgent"})), limit=st.integers(1, 5),
+    release=st.sampled_from(["default", "early"]),
+)  # fmt: skip
+def test_a_captured_plan_is_the_eager_one_with_priorities_of_launches_instead_of_lanes(
+    data: st.DataObject, policy: PolicyName, limit: int, release: Release
+) -> None:
     of = random_program(lambda n: data.draw(st.integers(0, n - 1)), tasks=12)
-    options = {"order": order, "streams": limit, "issue": "captured"}
-    found, plain = (plan(of, policy=policy, **options) for policy in ("urgent", "critical_path"))  # type: ignore[arg-type]
-    assert [replace(step, urgent=False) if isinstance(step, Launch) else step for step in found.steps] == list(plain.steps)
-    job = work(found.program)
-    free = {found.program.tasks[task].name for task in job.free}
-    if len(job.lanes) > 1 or len({found.lane_of[task] for task in free}) > 1:
-        assert found.urgent == free & {found.program.tasks[task].name for task in without_slack(job)}
-    if found.urgent:
-        assert [lane.priority for lane in found.lanes if lane.name.startswith("s")].count("high") == 0
-    assert verify(found, found.program) == ()
+    options = {"policy": policy, "streams": limit, "release": release}
+    eager, captured = plan(of, **options), plan(of, issue="captured", **options)  # type: ignore[arg-type]
+    assert not eager.urgent
+    assert [replace(step, urgent=False) if isinstance(step, Launch) else step for step in captured.steps] == list(eager.steps)
+    job = work(captured.program)
+    free = {captured.program.tasks[task].name for task in job.free}
+    on_streams = [lane for lane in captured.lanes if not lane.is_host]
+    wanted = free & {captured.program.tasks[task].name for task in job.urgent}
+    assert captured.urgent == (wanted if len(on_streams) > 1 else set())
+    if captured.urgent:
+        declared = {lane.name: lane.priority for lane in job.lanes}
+        assert all(lane.priority == declared.get(lane.name, "normal") for lane in captured.lanes)
+    assert verify(captured) == ()
 
 
-def test_an_eager_plan_has_no_urgent_launch_and_one_stream_has_nothing_to_hurry() -> None:
-    of = program("a: -> x | b: -> y | c: x y -> z", outputs="z")
-    assert not plan(of, policy="urgent", streams=8).urgent
-    assert not plan(of, policy="urgent", streams=1, issue="captured").urgent
+def test_a_captured_plan_of_urgent_is_that_of_critical_path() -> None:
+    of = program("a: -> x | b: x -> y | c: -> z | d: y z -> w", outputs="w")
+    found, plain = (plan(of, policy=policy, streams=8, issue="captured") for policy in ("urgent", "critical_path"))
+    assert (found.steps, found.lanes) == (plain.steps, plain.lanes)
+    assert found.urgent
 
 
 @settings(max_examples=60)
@@ -264,7 +272,6 @@ def test_lanes_of_high_priority_hold_no_task_with_slack(data: st.DataObject, lim
     job = work(random_program(lambda n: data.draw(st.integers(0, n - 1)), tasks=12))
     made = assign_work(job, limit, "urgent")
     if made.high:
-        urgent = without_slack(job)
         for task in job.free:
             if made.lanes[made.lane_of[task]].priority == "high":
-                assert task in urgent
+                assert task in job.urgent

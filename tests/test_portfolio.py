@@ -19,9 +19,10 @@ from streamgraph.passes.moves import Link, all_moves, moves
 from streamgraph.passes.policies import POLICIES
 from streamgraph.passes.work import Placement
 from streamgraph.plan import plan
-from streamgraph.schedule import Launch, Schedule
+from streamgraph.schedule import Schedule
 from streamgraph.simulate import simulate
 from tests.programs import random_program
+from tests.running import hurried
 from tests.support import graph
 from tests.test_policies import dag
 
@@ -121,8 +122,8 @@ def test_captured_steps_cost_the_host_nothing_so_short_tasks_may_fork() -> None:
     assert len(plan(made, issue="captured").lanes) == 2
 
 
-def test_auto_hurries_what_nothing_may_delay_where_the_simulator_sees_a_gain_and_only_in_a_captured_graph() -> None:
-    """A long chain beside kernels that fill the device: what the chain gains is more than what they lose behind it."""
+def test_urgent_launches_gain_where_kernels_fill_the_device_together() -> None:
+    """A long chain beside other kernels: what the chain gains is more than what they lose behind it."""
     made = Graph("hurry")
     x = made.input("x", "f32[8]")
     y, ends = x, []
@@ -133,11 +134,9 @@ def test_auto_hurries_what_nothing_may_delay_where_the_simulator_sees_a_gain_and
     program = made.program()
     costs = {task.name: TaskCost(100.0 if "long" in task.name else 60.0, fill=0.8) for task in program.tasks}
     found = plan(program, costs=costs, issue="captured", machine="h200")
-    without = replace(found, steps=tuple(replace(s, urgent=False) if isinstance(s, Launch) else s for s in found.steps))
-    assert {f"long{number}" for number in range(6)} <= found.urgent
-    times = [simulate(each, costs, machine="h200", issue="captured").makespan for each in (found, without)]
+    assert found.urgent == {"end", *(f"long{number}" for number in range(6))}
+    times = [simulate(each, costs, machine="h200", issue="captured").makespan for each in (found, hurried(found, share=0.0))]
     assert times[0] < times[1]
-    assert not plan(program, costs=costs, machine="h200").urgent
 
 
 def priorities(schedule: Schedule) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from streamgraph.hazards import Dag
@@ -69,7 +69,7 @@ def by_device(work: Work, placement: Placement) -> Placement:
     first = 0 if parts and parts[0][0] == 0 else 1
     number = {part: place for place, part in enumerate(parts, first)}
     stream = tuple(number.get(part, -1) for part in zip(work.device, placement.stream, strict=True))
-    return replace(placement, stream=stream, high=tuple(number[part] for part in parts if part[1] in placement.high))
+    return Placement(placement.order, stream, tuple(number[part] for part in parts if part[1] in placement.high))
 
 
 def fold(work: Work, placement: Placement, limit: int) -> Placement:
@@ -100,12 +100,14 @@ def fold(work: Work, placement: Placement, limit: int) -> Placement:
         lane = max(in_time, key=lambda lane: (free_at[lane], -lane)) if in_time else min(lanes, key=free_at.__getitem__)
         free_at[lane] = max(end, free_at[lane] + busy)
         lane_of[stream] = lane
-    mixed = tuple(lane_of.get(stream, -1) for stream in placement.stream)
-    return replace(placement, stream=mixed, high=())  # streams of high priority and others share lanes now
+    return Placement(placement.order, tuple(lane_of.get(stream, -1) for stream in placement.stream))  # no priorities: streams were mixed
 
 
 def settle(work: Work, placement: Placement) -> Assignment:
-    """The assignment that a placement stands for: lanes with names and priorities, and when each task would run."""
+    """The assignment that a placement stands for: lanes with names and priorities, and when each task would run.
+
+    In a captured graph the launches of urgent tasks get the high priority, and no lane. Pinned tasks keep what their stream declares.
+    """
     main_is_pinned = 0 in work.home
     used = sorted({stream for stream in placement.stream if stream >= 0} | ({0} if main_is_pinned or work.has_devices else set()))
     if not main_is_pinned:
@@ -117,7 +119,7 @@ def settle(work: Work, placement: Placement) -> Assignment:
         host if home == ON_HOST else lane_of_stream[stream] if home == FREE else home
         for home, stream in zip(work.home, placement.stream, strict=True)
     )
-    urgent = placement.urgent if len(lanes) > 1 else ()
+    urgent = tuple(task for task in work.urgent if work.home[task] == FREE) if work.captured and len(lanes) > 1 else ()
     chosen = [lane_of_stream[stream] for stream in placement.high if stream in lane_of_stream]
     for lane in chosen or ([_critical_lane(work, lane_of)] if len(used) > 1 and not urgent else []):
         if lane >= len(work.lanes):
