@@ -18,8 +18,7 @@ The rules, which are CUDA's as far as they go:
 - Kernels of high priority (of such a lane; in a captured graph of an `urgent` launch too) go first, block by block: they slow each other
   down as above, and of the others they feel only the interference, of `contention.YIELDED` of what those fill. The others share what is
   left, so that as much gets done as without priorities. On an H200 two priorities made captured networks that fill the device (NASNet-A,
-  PNASNet-5) up to 5 % faster, and did nothing that could be told from noise where
-  branches are short and joined often (GoogLeNet, Inception-v3).
+  PNASNet-5) up to 6 % faster, and did next to nothing where branches are short and joined often (GoogLeNet, Inception-v3).
 
 Where it is off: many lanes (8 and more) of a program that fills the device are up to 3 % faster than predicted, few (2 to 4) up to 8 %
 slower, since a `fill` is measured with four copies of one kernel. Plans that differ by less than some 2 % are therefore ranked by chance;
