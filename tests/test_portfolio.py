@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.optimum import Optimum, random_dag
+from benchmarks.shapes import sharded
 from streamgraph import portfolio
 from streamgraph.builder import Graph
 from streamgraph.cost import TaskCost
@@ -137,6 +138,18 @@ def test_urgent_launches_gain_where_kernels_fill_the_device_together() -> None:
     assert found.urgent == {"end", *(f"long{number}" for number in range(6))}
     times = [simulate(each, costs, machine="h200", issue="captured").makespan for each in (found, hurried(found, share=0.0))]
     assert times[0] < times[1]
+
+
+def test_auto_leaves_priorities_to_lanes_where_urgent_launches_would_cost_more() -> None:
+    program, costs = sharded()
+    found, by_launch, by_lane = (
+        plan(program, order="auto", policy=policy, costs=costs, issue=issue)
+        for policy, issue in (("auto", "captured"), ("opara", "captured"), ("opara", "eager"))
+    )
+    assert by_launch.urgent
+    assert not found.urgent
+    times = [simulate(each, costs, issue="captured").makespan for each in (found, by_launch, by_lane)]
+    assert times[0] <= times[2] < times[1]
 
 
 def priorities(schedule: Schedule) -> dict[str, str]:
