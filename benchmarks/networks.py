@@ -52,28 +52,32 @@ class Plan:
         return "one stream" if self.policy == "single" else f"{self.policy}, {self.streams}"
 
 
-def candidates(case: Subject, machine: Machine) -> list[Plan]:
-    """One stream, `auto`, and every policy on so many streams; equal ones once."""
+PER_LANE = ", per lane"
 
-    def plan(policy: str, streams: int | str, order: str = "declared") -> Plan:
+
+def candidates(case: Subject, machine: Machine, policies: Sequence[str], counts: Sequence[int], per_lane: Sequence[int]) -> list[Plan]:
+    """One stream, `auto`, and each of these policies on so many streams; equal ones once. On `per_lane` streams as for eager runs too."""
+
+    def plan(policy: str, streams: int | str, order: str = "declared", issue: str = "captured") -> Plan:
         schedule = sg.plan(
-            case.program, policy=policy, streams=streams, order=order, costs=costs, machine=machine, issue="captured"  # type: ignore[arg-type]
+            case.program, policy=policy, streams=streams, order=order, costs=costs, machine=machine, issue=issue  # type: ignore[arg-type]
         )
         predicted = simulate(schedule, costs, machine=machine, issue="captured").makespan
-        name = policy if order == "declared" else f"{policy}, order auto"
+        name = policy + ", order auto" * (order != "declared") + PER_LANE * (issue != "captured")
         return Plan(name, streams, schedule, predicted - machine.replay)  # when measured, the host is ahead
 
     costs = case.costs
 
     found = [plan("single", 1), plan("auto", "auto"), plan("auto", "auto", "auto")]
     seen = {one.schedule.steps for one in found}
-    for policy in POLICIES:
-        for streams in STREAMS if policy != "single" else ():
+    for policy in policies:
+        for streams in counts if policy != "single" else ():
             made = plan(policy, streams)
             if made.schedule.steps not in seen:
                 found.append(made)
             seen.add(made.schedule.steps)
-    return found
+    # Steps are the same but for what is urgent: lanes have the priority instead, as they have where steps are issued one by one.
+    return found + [plan(policy, streams, issue="eager") for policy in policies for streams in per_lane if policy != "single"]
 
 
 def replayed(calls: Sequence[Callable[[], object]], repeats: int) -> list[list[float]]:
@@ -135,12 +139,12 @@ class Found:
     tuned_label: str
 
 
-def measure(case: Subject, machine: Machine, repeats: int, paper: Paper, raw: Path | None) -> Found:
-    """Print one subject's table, and what the final round gave."""
+def measure(case: Subject, make_plans: Callable[[Subject], list[Plan]], repeats: int, paper: Paper, raw: Path | None) -> Found:
+    """Print the table of one subject's plans, and what the final round gave."""
     begun = time.perf_counter()
     profile = case.profile
     planned = time.perf_counter()
-    plans = candidates(case, machine)
+    plans = make_plans(case)
     ready = time.perf_counter()
     with ExitStack() as stack:
         runners = [captured_runner(case, plan.schedule, stack) for plan in plans]
@@ -152,7 +156,8 @@ def measure(case: Subject, machine: Machine, repeats: int, paper: Paper, raw: Pa
         compiled = time.perf_counter()
         rough = replayed(calls, max(5, repeats // 3))
         medians = [statistics.median(times) for times in rough]
-        promising = sorted(range(1, len(plans)), key=lambda number: plans[number].predicted)[: PROMISING + 1]
+        usual = [number for number in range(1, len(plans)) if not plans[number].policy.endswith(PER_LANE)]
+        promising = sorted(usual, key=lambda number: plans[number].predicted)[: PROMISING + 1]
         ranked = sorted(range(2, len(plans)), key=medians.__getitem__)[:FINALISTS]
         ranked += [number for number in sorted(promising, key=medians.__getitem__)[:FINALISTS] if number > 1 and number not in ranked]
         finalists = [0, 1, *ranked, *range(len(plans), len(calls))]
@@ -197,11 +202,15 @@ def base(one: Found) -> float:
 def main() -> None:
     options = parser(__doc__, 21)
     options.add_argument("--subjects", nargs="*", default=list(NETWORKS), choices=list(SUBJECTS))
+    options.add_argument("--policies", nargs="*", default=list(POLICIES), choices=list(POLICIES))
+    options.add_argument("--streams", nargs="*", type=int, default=list(STREAMS))
+    options.add_argument("--per-lane", nargs="*", type=int, default=[], help="numbers of streams to try lanes of high priority on as well")
     options.add_argument("--machine", default="h200", help="a shipped profile or a file")
     options.add_argument("--nodes", action="store_true", help="one task per operator instead of one per chain")
     options.add_argument("--raw", type=Path, help="a folder for everything that was measured, as JSON")
     given = options.parse_args()
-    paper, machine = Paper(given.output), as_machine(given.machine)
+    paper = Paper(given.output)
+    plans = partial(candidates, machine=as_machine(given.machine), policies=given.policies, counts=given.streams, per_lane=given.per_lane)
     if given.raw:
         given.raw.mkdir(parents=True, exist_ok=True)
     location = torch.device("cuda", torch.cuda.current_device()) if given.device == "cuda" else torch.device("cpu")
@@ -213,7 +222,7 @@ def main() -> None:
         case = None
         try:
             case = subject(name, location, given.small, not given.nodes)
-            one = found[name] = measure(case, machine, given.repeats, paper, given.raw)
+            one = found[name] = measure(case, plans, given.repeats, paper, given.raw)
         except Exception as error:  # the others are worth having all the same
             paper.failed = True
             paper.say(f"- {name}: {type(error).__name__}: {str(error)[:500]}")

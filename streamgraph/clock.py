@@ -15,8 +15,6 @@ from streamgraph.model import HOST
 from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Step, Wait
 from streamgraph.timeline import ENGINE, FIFO, ISSUE, START, WAIT, Played, WaitTime
 
-HIGH = "high"
-
 
 class _Lane:
     """A stream: how far it is and why (`held_by`, the launch `holder`), and what was issued to it and has not been run yet.
@@ -24,11 +22,10 @@ class _Lane:
     The queue holds (step number, step, time of issue, the launch that the host had last waited for).
     """
 
-    __slots__ = ("clock", "held_by", "high", "holder", "joined", "name", "queue", "under_way")
+    __slots__ = ("clock", "held_by", "holder", "joined", "name", "queue", "under_way")
 
-    def __init__(self, name: str, high: bool = False) -> None:
-        self.name, self.high = name, high
-        self.clock = 0.0
+    def __init__(self, name: str) -> None:
+        self.name, self.clock = name, 0.0
         self.held_by, self.holder = START, -1
         self.joined = 0  # waits since the last launch
         self.under_way = False  # the head of the queue is a launch that is on its way, or running
@@ -50,7 +47,8 @@ class Clock:
     def __init__(self, schedule: Schedule, steps: tuple[Step, ...], costs: Costs, machine: Machine, captured: bool) -> None:
         self.steps, self.costs, self.machine, self.captured = steps, costs, machine, captured
         self.index_of = schedule.program.index_of_task
-        self.lanes = {lane.name: _Lane(lane.name, lane.priority == HIGH) for lane in schedule.lanes}
+        self.lanes = {lane.name: _Lane(lane.name) for lane in schedule.lanes}
+        self.high_lanes = {lane.name for lane in schedule.lanes if lane.priority == "high"}
         self.handover = machine.captured_handover if captured else machine.handover
         self.branch = machine.captured_branch if captured else 0.0
         # The host.
@@ -67,6 +65,7 @@ class Clock:
         self.number_of: dict[int, int] = {}  # step -> launch number
         self.task_of: list[int] = []
         self.lane_of: list[str] = []
+        self.high: list[bool] = []  # priority
         self.issue_times: list[float] = []
         self.start: list[float] = []
         self.end: list[float] = []
@@ -130,10 +129,11 @@ class Clock:
             number = self.issued
             step = self.steps[number]
             match step:
-                case Launch(task, lane):
+                case Launch(task, lane, urgent):
                     self.number_of[number] = len(self.task_of)
                     self.task_of.append(self.index_of[task])
                     self.lane_of.append(lane)
+                    self.high.append(lane in self.high_lanes or (urgent and self.captured))
                     self.start.append(0.0)
                     self.end.append(0.0)
                     self.held_by.append(START)
@@ -289,14 +289,14 @@ class Clock:
         else:
             self.held_by[number], self.holder[number] = lane.held_by, lane.holder
         self.start[number] = self.now
-        self.contention[self.device[task]].begin(task, number, lane.name, lane.high)
+        self.contention[self.device[task]].begin(task, number, lane.name, self.high[number])
         if engine != COMPUTE:
             self.on_engine[self.device[task], engine] = number
             heappush(self.timed, (self.now + self.costs.microseconds[task], 0, number, lane.name))
 
     def _finish(self, number: int, lane: _Lane) -> None:
         task = self.task_of[number]
-        self.contention[self.device[task]].end(task, lane.high)
+        self.contention[self.device[task]].end(task, self.high[number])
         self.end[number] = lane.clock = self.now
         lane.held_by, lane.holder = FIFO, number
         lane.under_way, lane.joined = False, 0

@@ -57,7 +57,7 @@ class Contention:
         self._high.virtual += time / self._high.slow
 
     def begin(self, task: int, number: int, lane: str, high: bool) -> None:
-        """A kernel or a copy starts, on a lane of high priority or not; when a copy ends is the caller's business."""
+        """A kernel or a copy starts, of high priority or not; when a copy ends is the caller's business."""
         one = self._high if high else self._normal
         self._change(task, 1, one)
         if self.costs.engine[task] == COMPUTE:

@@ -69,9 +69,9 @@ class Order:
 class Difference:
     """What changed from the first plan to the second. Everything is empty where nothing did; `is_empty` says so.
 
-    `moved` is (task, lane before, lane after) of tasks that both have; `reordered` are tasks that must move for one issue order to become
-    the other; `events` and `record_streams` name the task after which an event is recorded, and `storage @lane`. `figures` are numbers of
-    both plans, changed or not.
+    `moved` is (task, lane before, lane after) of tasks that both have, with `urgent` behind the lane where the launch is; `reordered` are
+    tasks that must move for one issue order to become the other; `events` and `record_streams` name the task after which an event is
+    recorded, and `storage @lane`. `figures` are numbers of both plans, changed or not.
     """
 
     names: tuple[str, str]
@@ -170,7 +170,7 @@ def diff(first: Spec, second: Spec, *, costs: Measured | None = None, machine: A
         for spec, program, its in zip((first, second), programs, known, strict=True)
     )
     timelines = tuple(simulate(each, its, machine=machine, issue=each.issue) for each, its in zip((before, after), known, strict=True))
-    lanes = before.lane_of, after.lane_of
+    lanes = [{task: lane + " urgent" * (task in of.urgent) for task, lane in of.lane_of.items()} for of in (before, after)]
     both = [task for task in lanes[0] if task in lanes[1]]
     orders = _orders(before), _orders(after)
     events, copies = (_events(before), _events(after)), (_record_streams(before), _record_streams(after))

@@ -76,6 +76,8 @@ def _torch() -> Iterator[Finding]:
 def _device(index: int) -> Iterator[Finding]:
     import torch
 
+    from streamgraph.executors.node_priority import driver
+
     count = torch.cuda.device_count()
     facts = torch.cuda.get_device_properties(index)
     more = f", device {index} of {count}" if count > 1 else ""
@@ -96,6 +98,8 @@ def _device(index: int) -> Iterator[Finding]:
     yield Finding("CUDA allocator", backend, OK if backend == "native" else INFO, remark)
     capturing = torch.cuda.is_current_stream_capturing()
     yield Finding("CUDA graphs", "a capture is under way" if capturing else "can be captured" if backend == "native" else "no", INFO)
+    remark = None if driver() is not None else "urgent launches go without it; it takes a driver of CUDA 12.3 or later"
+    yield Finding("priority per launch in them", "yes" if remark is None else "no", INFO, remark)
 
 
 def _pinned() -> tuple[str, str, str | None]:

@@ -31,6 +31,7 @@ class Issue:
 
     `task` is a task of the program or a pseudo-task (`item`, `source`, `result`, `deliver`). A wait names the task whose event it is;
     `entry` is the caller's work before the loop. `record_streams` are values for the caller that another lane than main allocated.
+    `urgent` is as in a launch.
     """
 
     task: str
@@ -40,10 +41,11 @@ class Issue:
     record: bool = False
     releases_after: tuple[Back, ...] = ()
     record_streams: tuple[str, ...] = ()
+    urgent: bool = False
 
     def __str__(self) -> str:
         parts = [f"wait {wait}" for wait in self.waits] + [f"release {drop}" for drop in self.releases_before]
-        parts.append(f"launch {self.task}")
+        parts.append(f"launch {self.task}{' urgent' if self.urgent else ''}")
         parts += ["record"] * self.record + [f"release {drop}" for drop in self.releases_after]
         parts += [f"record_stream {name}" for name in self.record_streams]
         return f"@{self.lane:<8} " + "; ".join(parts)
@@ -132,7 +134,7 @@ class _WrittenOut:
             yield HostWait(event) if issue.lane == HOST else Wait(event, issue.lane)
         yield from self.drop(issue.releases_before, number)
         own = self.loop.own(issue.task, number)
-        yield from self.launch(at(issue.task, own), issue.lane)
+        yield from self.launch(at(issue.task, own), issue.lane, urgent=issue.urgent)
         if issue.record:
             yield from self.record(issue.lane)
         yield from self.drop(issue.releases_after, number)
@@ -142,10 +144,10 @@ class _WrittenOut:
         for value in issue.record_streams:
             yield RecordStream(_label(value, iteration), MAIN)
 
-    def launch(self, name: str, lane: str) -> Iterator[Step]:
+    def launch(self, name: str, lane: str, *, urgent: bool = False) -> Iterator[Step]:
         self.lane_of[name], self.last[lane] = lane, name
         self.alive.update((label, None) for label in self.made.get(name, ()))
-        yield Launch(name, lane)
+        yield Launch(name, lane, urgent)
 
     def record(self, lane: str) -> Iterator[Step]:
         """Record an event after the lane's last task, if there is none yet."""

@@ -66,7 +66,7 @@ def plan(
             sizes.
         machine: what the simulation assumes: a `Machine`, the name of a shipped profile (`gpu`, `h200`, `cpu`) or the path of one.
         issue: whether the steps will be issued one by one ("eager") or replayed as a CUDA graph ("captured"), where launches cost the host
-            nothing and more lanes pay off.
+            nothing and more lanes pay off, and where launches may be `urgent`: of high priority, on lanes of any.
 
     Raises:
         SpecError: the spec is wrong; all problems at once.
@@ -81,7 +81,7 @@ def plan(
     dag = build_dag(program, find_hazards(program, accesses))
     ensure_acyclic(program, dag)
     times = task_costs(program, accesses, costs, on)
-    work = work_of(program, dag, accesses, times.microseconds, order)
+    work = work_of(program, dag, accesses, times.microseconds, order, captured=issue == "captured")
     options: tuple[tuple[str, str], ...] = (("streams", str(streams)), ("order", order), ("release", release), ("policy", policy))
     if issue != "eager":
         options += (("issue", issue),)

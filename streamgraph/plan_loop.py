@@ -79,7 +79,7 @@ def plan_loop(
     # A ring as deep as `inflight` fills once, repeats for as long as it reaches, and its last blocks do not count (`_folded`).
     count = 4 * depth + 4
     longest = max(LONGEST, 16 * depth)
-    while (loop := _planned(program, single.lane_of, lanes, items, depth, count, copied)) is None:
+    while (loop := _planned(program, single, lanes, items, depth, count, copied)) is None:
         count *= 2
         assert count <= longest, "bug in streamgraph: a loop that does not repeat"
     proved = len(loop.prologue) + 2 * (loop.reach + 1) + depth
@@ -130,16 +130,16 @@ def _unused(name: str, taken: set[str]) -> str:
 
 
 def _planned(
-    program: Program, lane_of: Mapping[str, str], lanes: _Lanes, items: frozenset[str], inflight: int, count: int, copied: bool
+    program: Program, single: Schedule, lanes: _Lanes, items: frozenset[str], inflight: int, count: int, copied: bool
 ) -> Loop | None:
-    """The loop as `count` iterations show it, its tasks on these lanes and in this order; None if they do not repeat yet."""
-    written = _issued(unroll(program, count, items, inflight, lanes.main, lanes.caller), tuple(lane_of))
+    """The loop as `count` iterations show it, its tasks on these lanes and in the order of a single run; None if they do not repeat yet."""
+    written = _issued(unroll(program, count, items, inflight, lanes.main, lanes.caller), tuple(single.lane_of))
     made = written.program
     accesses = trace(made)[0]
     dag = build_dag(made, find_hazards(made, accesses))
     index = {lane.name: number for number, lane in enumerate(lanes.all)}
     of_task = {ITEM: MAIN, RESULT: MAIN, SOURCE: lanes.caller, DELIVER: lanes.caller}
-    of_task |= {task: lanes.main if lane == MAIN else lane for task, lane in lane_of.items()}
+    of_task |= {task: lanes.main if lane == MAIN else lane for task, lane in single.lane_of.items()}
     placed = tuple(index[of_task[split(task.name)[0]]] for task in made.tasks)
     order = tuple(made.index_of_task[name] for block in written.blocks for name in block)
     place = {task: number for number, task in enumerate(order)}
@@ -154,7 +154,7 @@ def _planned(
     if edges:
         sync = synchronize(assignment, dag, accesses, edges)
         lifetimes = place_releases(assignment, accesses, sync, "default")
-    blocks = _relative(written, assignment, accesses, sync, lifetimes)
+    blocks = _relative(written, assignment, accesses, sync, lifetimes, single.urgent)
     return _folded(program, items, inflight, lanes, blocks)
 
 
@@ -212,7 +212,7 @@ def _handed_out(
 
 
 def _relative(
-    written: Unrolled, assignment: Assignment, accesses: Accesses, sync: Synchronization, lifetimes: Lifetimes
+    written: Unrolled, assignment: Assignment, accesses: Accesses, sync: Synchronization, lifetimes: Lifetimes, urgent: frozenset[str]
 ) -> list[tuple[Issue, ...]]:
     """What each block issues, with every reference counted back from the block."""
     issued = [name for block in written.blocks for name in block]
@@ -238,7 +238,7 @@ def _relative(
                     base, assignment.lanes[sync.lane_of[position]].name, tuple(waits),
                     tuple(_value(storage, number) for storage in before.get(position, ())), position in waited,
                     tuple(_value(storage, number) for storage in after.get(position, ())),
-                    tuple(handed.get(own, ())) if base == RESULT else (),
+                    tuple(handed.get(own, ())) if base == RESULT else (), base in urgent,
                 )
             )  # fmt: skip
         blocks.append(tuple(issues))

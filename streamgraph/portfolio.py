@@ -32,7 +32,7 @@ MOVES = 2_500  # tasks times trials of single moves
 SMALL = 10  # tasks up to which every single move is tried, not only those that concern the critical path
 STARTS = 3  # how many of the best trials are followed up first
 LANES = (4, 8, 6, 16, 2, 3, 12, 5, 7)  # in the order in which they are tried, while trials are left
-MOST_CAPTURED = 16  # eight lanes, and a twin of high priority for each
+MOST_CAPTURED = 16  # lanes and waits are edges there; more than these were never measured
 SPLIT = 4  # how many of the best trials are tried with two priorities
 LEAST_GAIN = 0.01  # a profile that was never measured says nothing of its error
 EPSILON = 1e-6  # microseconds
@@ -42,9 +42,10 @@ SAME = 0.001  # makespans this close are the same: fewer waits and lanes decide
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One candidate, planned to the end and simulated."""
+    """One candidate, planned to the end and simulated. `work` is what its placement was settled with."""
 
     policy: str
+    work: Work
     assignment: Assignment
     schedule: Schedule
     timeline: Timeline
@@ -115,19 +116,19 @@ class _Search:
         self, work: Work, most: int, draft: Callable[[Assignment], Schedule], simulate: Callable[[Schedule], Timeline]
     ) -> None:
         self.work, self.most, self.draft, self.simulate = work, most, draft, simulate
-        self.seen: dict[tuple[tuple[int, ...], tuple[int, ...]], Trial] = {}
+        self.seen: dict[tuple[tuple[int, ...], tuple[int, ...], bool], Trial] = {}
         self.tried: dict[PolicyName, list[Trial]] = {}
 
     @property
     def trials(self) -> list[Trial]:
         return [*self.seen.values()]
 
-    def trial(self, policy: str, assignment: Assignment) -> Trial:
+    def trial(self, policy: str, work: Work, assignment: Assignment) -> Trial:
         """The assignment planned and simulated, if that was not done before."""
-        key = assignment.order, assignment.lane_of
+        key = assignment.order, assignment.lane_of, bool(assignment.urgent)
         if key not in self.seen:
             schedule = self.draft(assignment)
-            self.seen[key] = Trial(policy, assignment, schedule, self.simulate(schedule))
+            self.seen[key] = Trial(policy, work, assignment, schedule, self.simulate(schedule))
         return self.seen[key]
 
     def try_policies(self, names: tuple[PolicyName, ...], counts: list[int]) -> None:
@@ -151,16 +152,20 @@ class _Search:
 
     def _way(self, name: PolicyName, work: Work, count: int) -> tuple[float, PolicyName, Work]:
         """One policy tried; its makespan, and what it was, but for the number of lanes."""
-        found = self.trial(name, assign_work(work, 1 if name == "single" else count, name))
+        found = self.trial(name, work, assign_work(work, 1 if name == "single" else count, name))
         self.tried.setdefault(name, []).append(found)
         return found.makespan, name, work
 
     def split(self) -> None:
-        """Try the best trials with two priorities, as the policy `urgent` does it with its own."""
+        """Try the best trials with other priorities: lanes split in two, as the policy `urgent` does it with its own; and in a captured
+        graph, where launches have theirs, with those of lanes instead."""
+        by_lane = replace(self.work, captured=False)
         for start in sorted(self.trials, key=lambda trial: (trial.makespan, trial.effort))[:SPLIT]:
             placement = _placement(self.work, start.assignment)
-            if not placement.high and 2 * (max(placement.stream) + 1) <= self.most:
-                self.trial(start.policy, settle(self.work, split(self.work, placement)))
+            if self.work.captured:
+                self.trial(start.policy, by_lane, settle(by_lane, placement))
+            elif not placement.high and 2 * (max(placement.stream) + 1) <= self.most:
+                self.trial(start.policy, self.work, settle(self.work, split(self.work, placement)))
 
     def improve(self) -> None:
         """Walk from the best trials to better neighbours, while there are any and trials are left."""
@@ -175,7 +180,7 @@ class _Search:
         for placement in self._neighbours(here):
             if len(self.seen) >= last:
                 return None
-            trial = self.trial(here.policy, settle(self.work, placement))
+            trial = self.trial(here.policy, here.work, settle(here.work, placement))
             shorter = trial.makespan < here.makespan - EPSILON
             if shorter or (trial.makespan <= here.makespan and trial.effort[:2] < here.effort[:2]):
                 return trial

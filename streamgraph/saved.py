@@ -13,8 +13,8 @@ from typing import Any
 from streamgraph.errors import Problem, ScheduleError, quoted
 from streamgraph.schedule import Lane, Schedule, parse_steps
 
-FORMAT = 2  # 1 had no notes
-READABLE = (1, FORMAT)
+FORMAT = 3  # 1 had no notes, 2 no urgent launches
+READABLE = (1, 2, FORMAT)
 LARGEST = 256 << 20  # characters; a million steps take about 80 MB
 
 

@@ -76,6 +76,11 @@ class Schedule:
         return {step.task: step.lane for step in self.steps if isinstance(step, Launch)}
 
     @cached_property
+    def urgent(self) -> frozenset[str]:
+        """The tasks whose kernels have high priority in a captured graph."""
+        return frozenset(step.task for step in self.steps if isinstance(step, Launch) and step.urgent)
+
+    @cached_property
     def device_of(self) -> dict[str, str]:
         """The device of each lane that is a stream: that of its tasks. "device" is the run's, in a program that names none."""
         first, index = first_device(self.program), self.program.index_of_task

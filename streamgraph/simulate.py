@@ -15,10 +15,10 @@ The rules, which are CUDA's as far as they go:
   on average over the kernels. On an H200, pairs of equal kernels of convolutional networks took 1.2 to 1.34 times as long as one, where
   the first rule alone says 1.03 to 1.13; the benchmark `prediction.py` holds both rules against whole programs. A copy takes its share
   of the bandwidth and keeps its own speed, which the link sets.
-- Kernels on lanes of high priority go first, block by block: they slow each other down as above, and of the others they feel only the
-  interference, of `contention.YIELDED` of what those fill. The others share what is left, so that as much gets done as without
-  priorities. On an H200 two priorities made captured networks that fill the device (NASNet-A, PNASNet-5) up to 5 % faster, and did
-  nothing that could be told from noise where branches are short and joined often (GoogLeNet, Inception-v3).
+- Kernels of high priority (of such a lane; in a captured graph of an `urgent` launch too) go first, block by block: they slow each other
+  down as above, and of the others they feel only the interference, of `contention.YIELDED` of what those fill. The others share what is
+  left, so that as much gets done as without priorities. On an H200 two priorities made captured networks that fill the device (NASNet-A,
+  PNASNet-5) up to 6 % faster, and did next to nothing where branches are short and joined often (GoogLeNet, Inception-v3).
 
 Where it is off: many lanes (8 and more) of a program that fills the device are up to 3 % faster than predicted, few (2 to 4) up to 8 %
 slower, since a `fill` is measured with four copies of one kernel. Plans that differ by less than some 2 % are therefore ranked by chance;
@@ -85,7 +85,7 @@ def _on_one_stream(schedule: Schedule) -> tuple[Step, ...]:
     for step in schedule.steps:
         match step:
             case Launch(task, lane):
-                steps.append(Launch(task, lane if lane == HOST else main))
+                steps.append(Launch(task, lane if lane == HOST else main))  # a kernel alone needs no priority
             case Record(event, lane, task) if event in for_host:
                 steps.append(Record(event, lane if lane == HOST else main, task))
             case HostWait():

@@ -3,6 +3,7 @@
 One line of text per step, which parses back, the reason after `#` included:
 
     launch upload@0 @copy
+    launch mm@3 @main urgent      # in a captured graph its kernels have high priority
     record e0 @copy               # after upload@0
     wait e0 @main                 # RAW frame@0: upload@0 -> preprocess@0 (cameras.yaml:12)
     hostwait e3                   # RAW result.1: download -> host
@@ -52,13 +53,17 @@ _REASON = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Call the task's operator with its lane's stream current."""
+    """Call the task's operator with its lane's stream current.
+
+    `urgent`: its kernels have high priority in a captured graph. That orders nothing, and means nothing where steps are issued one by one.
+    """
 
     task: str
     lane: str
+    urgent: bool = False
 
     def __str__(self) -> str:
-        return f"launch {self.task} @{self.lane}"
+        return f"launch {self.task} @{self.lane}{' urgent' if self.urgent else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,7 @@ def _line(step: str, *why: object) -> str:
 
 _STEP = re.compile(
     r"(?:(?P<launch>launch) (?P<task>\S+)|(?P<verb>record_stream|record|wait|release|hostwait) (?P<subject>\S+))"
-    r"(?: @(?P<lane>\w+(?:\.\w+)*))?(?P<previous> previous)?\s*(?:# (?P<why>.*))?\Z"
+    r"(?: @(?P<lane>\w+(?:\.\w+)*))?(?P<previous> previous)?(?P<urgent> urgent)?\s*(?:# (?P<why>.*))?\Z"
 )
 
 
@@ -160,13 +165,13 @@ def _parse_step(text: str) -> Step:
     match = _STEP.match(text)
     if match is None:
         raise ValueError(text)
-    lane, previous, why = match["lane"], match["previous"] is not None, match["why"]
+    lane, previous, urgent, why = match["lane"], match["previous"] is not None, match["urgent"] is not None, match["why"]
     verb = match["launch"] or match["verb"]
-    if (lane is None) != (verb == "hostwait") or (previous and verb not in ("hostwait", "release")):
+    if (lane is None) != (verb == "hostwait") or (previous and verb not in ("hostwait", "release")) or (urgent and verb != "launch"):
         raise ValueError(text)
     match verb:
         case "launch":
-            return Launch(match["task"], lane)
+            return Launch(match["task"], lane, urgent)
         case "record":
             if why is None or not why.startswith("after "):
                 raise ValueError(text)

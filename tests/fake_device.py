@@ -13,7 +13,8 @@ import gc
 import random
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -100,6 +101,7 @@ class FakeGraph:
         self.device = device
         self.items: list[tuple[int, Item]] = []
         self.joined: dict[int, None] = {}  # handles of the streams in the capture, its own first
+        self.high: list[int] = []  # items of high priority
         self.origin: FakeStream | None = None
         self.memory: object = None
         self.replays = 0
@@ -308,6 +310,15 @@ class FakeDevice:
 
     def captures_memory(self) -> bool:
         return True
+
+    @contextmanager
+    def high_priority(self, stream: FakeStream) -> Iterator[None]:
+        graph = self.graph
+        assert graph is not None, "priorities of launches are a captured graph's"
+        assert self.current is stream
+        begun = len(graph.items)
+        yield
+        graph.high += [number for number in range(begun, len(graph.items)) if graph.items[number][0] == stream.cuda_stream]
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         to, of = self.pointer_to(target), self.pointer_to(source)

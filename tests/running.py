@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,11 +12,11 @@ import torch
 from streamgraph.binding import initial
 from streamgraph.executors.device import Device, HostDevice
 from streamgraph.executors.sequential import SequentialExecutor, without_rings
-from streamgraph.model import Program
+from streamgraph.model import HOST, Program
 from streamgraph.operators import resolve
 from streamgraph.plan import as_program
 from streamgraph.runner import with_outputs
-from streamgraph.schedule import HostWait, Record, Schedule, Wait
+from streamgraph.schedule import HostWait, Launch, Record, Schedule, Wait
 from tests.programs import mix_for
 from tests.support import graph
 
@@ -37,6 +38,15 @@ def reference(of: Program, device: Device | None = None) -> SequentialExecutor:
 def steps_of(schedule: Schedule, keep: Callable[[Any], bool]) -> Schedule:
     """The same schedule with only the steps that `keep` says."""
     return replace(schedule, steps=tuple(step for step in schedule.steps if keep(step)))
+
+
+def hurried(schedule: Schedule, seed: int = 0, share: float = 0.5) -> Schedule:
+    """The same schedule with some launches on streams urgent, drawn from a seed."""
+    draws = random.Random(seed)
+    steps = (
+        replace(step, urgent=draws.random() < share) if isinstance(step, Launch) and step.lane != HOST else step for step in schedule.steps
+    )
+    return replace(schedule, steps=tuple(steps))
 
 
 def expected_of(of: Program, runs: int, first_seed: int = 0) -> list[dict[str, torch.Tensor]]:

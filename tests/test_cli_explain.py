@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from streamgraph.schedule import Schedule
+from tests.running import hurried
 from tests.test_cli import TWO_LANES, Invoke, data_of
 from tests.test_cli import invoke as invoke  # a fixture
 
@@ -62,6 +64,16 @@ def test_explain_lanes_says_how_busy_each_is_and_why_there_are_that_many(invoke:
     rows = [(lane["lane"], lane["tasks"], lane["pinned"], lane["waits"]) for lane in data["lanes"]]
     assert rows == [("main", 1, 0, 1), ("copy", 1, 1, 1)]
     assert all(0 < lane["busy_share"] <= 1 for lane in data["lanes"])
+
+
+def test_explain_lanes_counts_urgent_launches_where_there_are_some(invoke: Invoke) -> None:
+    assert "urgent" not in invoke("explain", "two.yaml", "--lanes").stdout
+    invoke("plan", "two.yaml", "--executor", "graph", "-o", "plan.json")
+    schedule = hurried(Schedule.from_json(Path("plan.json").read_text(encoding="utf-8")), share=1.0)
+    Path("plan.json").write_text(schedule.to_json(), encoding="utf-8")
+    assert invoke("explain", "plan.json", "--lanes").stdout.splitlines()[2].endswith("priority  urgent")
+    lanes = data_of(invoke("explain", "plan.json", "--lanes", "--json"))["lanes"]
+    assert [(lane["lane"], lane["urgent"]) for lane in lanes] == [("main", 1), ("copy", 1)]
 
 
 @pytest.mark.parametrize(

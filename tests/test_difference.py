@@ -33,6 +33,15 @@ def test_a_moved_task_takes_its_waits_and_events_with_it() -> None:
     assert (lanes.before, lanes.after, lanes.text) == (2, 1, ("2", "1", "-1"))
 
 
+def test_a_launch_that_becomes_urgent_shows_and_nothing_else_does() -> None:
+    before = plan(graph(LOADS))
+    after = replace(before, steps=tuple(replace(s, urgent=s.task == "gemm") if isinstance(s, Launch) else s for s in before.steps))
+    found = diff(before, after)
+    assert found.moved == (("gemm", "main", "main urgent"),)
+    assert str(found).count("->") == 1
+    assert not found.is_empty
+
+
 def test_tasks_that_come_and_go_are_named() -> None:
     found = diff(graph(LOADS), graph("load: -> b @copy | relu: b -> y @main"))
     assert (found.tasks_added, found.tasks_removed) == (("relu",), ("gemm",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,10 +21,23 @@ from streamgraph.model import Program
 from streamgraph.operators import resolve
 from streamgraph.plan import plan
 from streamgraph.portfolio import Policy
-from streamgraph.schedule import Schedule, Wait
-from tests.fake_device import FakeDevice, ensure_nothing_held
+from streamgraph.schedule import Launch, Schedule, Wait
+from tests.fake_device import FakeDevice, Item, ensure_nothing_held
 from tests.programs import seeded
-from tests.running import CHAINS, Fault, Tensors, all_tensors, expected_of, failing, inputs_of, reference, run_after_run, same, steps_of
+from tests.running import (
+    CHAINS,
+    Fault,
+    Tensors,
+    all_tensors,
+    expected_of,
+    failing,
+    hurried,
+    inputs_of,
+    reference,
+    run_after_run,
+    same,
+    steps_of,
+)  # fmt: skip
 from tests.support import graph, program
 
 
@@ -40,6 +54,7 @@ def fake_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 _devices: list[FakeDevice] = []
+_captured: list[tuple[list[tuple[int, Item]], list[int]]] = []  # of the latest play: items, and those of high priority
 
 
 def fake(seed: int = 0, pace: float = 0.3) -> FakeDevice:
@@ -53,6 +68,7 @@ def play(schedule: Schedule, seed: int, pace: float, runs: int = 5) -> list[bool
     executor = captured(schedule, device)
     results = run_after_run(executor, schedule, runs)
     assert executor.captured or not schedule.lane_of
+    _captured[:] = [(list(made.items), list(made.high)) for made in device.graphs]
     executor.close()
     device.drain()
     _devices.clear()
@@ -85,6 +101,38 @@ def test_replays_give_the_reference_however_the_device_orders_them(
     if any(task.host for task in schedule.program.tasks):
         return  # a copy of a host output
     assert play(schedule, seed, pace) == [True] * 5
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), streams=st.integers(1, 4), pace=st.sampled_from([0.0, 0.3, 0.9]))
+def test_urgent_launches_change_nothing_of_a_capture_but_their_priority(seed: int, streams: int, pace: float) -> None:
+    schedule = plan(without_host_tasks(seed), streams=streams, issue="captured")
+    if any(task.host for task in schedule.program.tasks):
+        return
+    kinds = []
+    for share in (0.0, 0.5):
+        assert play(hurried(schedule, seed, share), seed, pace) == [True] * 5
+        for items, high in _captured:
+            kinds.append([(handle, type(item)) for handle, item in items])
+            assert all(callable(items[number][1]) for number in high), "work, and nothing that orders"
+            assert share or not high
+    assert all(items == kinds[0] for items in kinds), "the same lanes, the same edges"
+
+
+def test_what_an_urgent_task_does_on_its_lane_has_high_priority_and_nothing_else_has() -> None:
+    of = program("a: x -> y @one | b: x -> z @two | c: y z -> v @one | d: v -> w @main", inputs="x", outputs="w")
+    device = fake(1)
+    schedule = hurried(plan(of, issue="captured"), share=0.0)
+    schedule = replace(schedule, steps=tuple(replace(s, urgent=s.task in "ac") if isinstance(s, Launch) else s for s in schedule.steps))
+    executor = captured(schedule, device)
+    for run in range(3):
+        executor.run(inputs_of(of, run))
+    device.drain()
+    (made,) = device.graphs
+    work = [number for number, (_, item) in enumerate(made.items) if callable(item)]
+    assert made.high == [work[0], work[2]]
+    assert made.items[work[0]][0] == made.items[work[2]][0] != made.items[work[1]][0], "the lane is one stream"
+    executor.close()
 
 
 @pytest.mark.parametrize("name", ["RAW", "WAR", "updates"])

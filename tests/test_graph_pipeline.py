@@ -94,13 +94,19 @@ def play(loop: Loop, seed: int, pace: float, counts: tuple[int, ...]) -> list[bo
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6), inflight=st.integers(1, 3), pace=st.sampled_from([0.0, 0.3, 0.9]), count=st.integers(0, 14),
-    again=st.integers(0, 5), threads=st.booleans(),
+    again=st.integers(0, 5), threads=st.booleans(), share=st.sampled_from([0.0, 0.5]),
 )  # fmt: skip
 def test_a_loop_of_graphs_gives_the_reference_however_the_device_orders_them(
-    seed: int, inflight: int, pace: float, count: int, again: int, threads: bool
+    seed: int, inflight: int, pace: float, count: int, again: int, threads: bool, share: float
 ) -> None:
     of = seeded(seed)
     loop = planned(of, items_of(of, seed), inflight, threads)
+    draws = random.Random(seed)
+    blocks = [
+        tuple(replace(issue, urgent=issue.lane not in loop.host_lanes and draws.random() < share) for issue in block)
+        for block in (*loop.prologue, loop.steady)
+    ]
+    loop = replace(loop, prologue=tuple(blocks[:-1]), steady=blocks[-1])
     assert play(loop, seed, pace, (count, again)) == [True] * (count + again)
 
 

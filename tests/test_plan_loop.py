@@ -22,6 +22,7 @@ from streamgraph.schedule import HostWait, Launch, Schedule, Wait
 from streamgraph.storages import trace
 from streamgraph.verify import verify
 from tests.programs import seeded, turning
+from tests.support import graph
 
 
 def buckets() -> Graph:
@@ -49,6 +50,17 @@ def test_one_slot_is_the_plain_loop() -> None:
     graph.task("bw", "bw", writes="bucket", stream="main")
     graph.task("red", "red", updates="bucket", stream="comm")
     assert [str(wait) for wait in steady(plan_loop(graph), "bw").waits] == ["red[-1]"]
+
+
+def test_a_loop_for_graphs_has_the_urgent_launches_of_a_single_run() -> None:
+    of = graph("a: x -> y | b: y -> z | c: x -> v | d: z v -> w", inputs="x", outputs="w", cost=100.0)
+    loop = plan_loop(of, policy="urgent", issue="captured")
+    assert plan(of, policy="urgent", issue="captured").urgent == {"a", "b", "d"}
+    for block in (*loop.prologue, loop.steady):
+        assert {issue.task for issue in block if issue.urgent} == {"a", "b", "d"} & {issue.task for issue in block}
+    written = loop.schedule(3)
+    assert {split(task)[0] for task in written.urgent} == {"a", "b", "d"}
+    assert verify(written) == ()
 
 
 @pytest.mark.parametrize("slots", [5, 60, 130])

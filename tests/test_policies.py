@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import networkx as nx
 import pytest
@@ -16,11 +17,13 @@ from streamgraph.cost import task_costs
 from streamgraph.hazards import build_dag, find_hazards
 from streamgraph.model import Program
 from streamgraph.passes.assign import assign_work, fold
-from streamgraph.passes.policies import POLICIES
+from streamgraph.passes.policies import POLICIES, PolicyName
 from streamgraph.passes.policies.max_concurrency import maximum_matching, minimum_equivalent_graph
-from streamgraph.passes.policies.urgent import without_slack
 from streamgraph.passes.work import FREE, ON_HOST, Placement, Work, work_of
+from streamgraph.plan import Release, plan
+from streamgraph.schedule import Launch
 from streamgraph.storages import trace
+from streamgraph.verify import verify
 from tests.programs import random_program
 from tests.support import program
 
@@ -217,8 +220,8 @@ def test_folding_changes_nothing_within_the_bound() -> None:
 
 def test_urgent_tasks_are_those_that_may_not_be_late() -> None:
     job = dag([(0, 1), (1, 3), (2, 3)], [10.0, 10.0, 5.0, 10.0])
-    assert without_slack(job) == {0, 1, 3}
-    assert without_slack(dag([(0, 1)], [0.0, 0.0])) == frozenset()
+    assert job.urgent == (0, 1, 3)
+    assert dag([(0, 1)], [0.0, 0.0]).urgent == ()
 
 
 def test_urgent_puts_them_on_lanes_of_high_priority_and_the_others_on_others() -> None:
@@ -232,13 +235,43 @@ def test_urgent_puts_them_on_lanes_of_high_priority_and_the_others_on_others() -
     assert len({made.lane_of[0], made.lane_of[2]}) == 2
 
 
+@settings(max_examples=100)
+@given(
+    data=st.data(), policy=st.sampled_from(sorted(set(NAMES) - {"urgent"})), limit=st.integers(1, 5),
+    release=st.sampled_from(["default", "early"]),
+)  # fmt: skip
+def test_a_captured_plan_is_the_eager_one_with_priorities_of_launches_instead_of_lanes(
+    data: st.DataObject, policy: PolicyName, limit: int, release: Release
+) -> None:
+    of = random_program(lambda n: data.draw(st.integers(0, n - 1)), tasks=12)
+    options = {"policy": policy, "streams": limit, "release": release}
+    eager, captured = plan(of, **options), plan(of, issue="captured", **options)  # type: ignore[arg-type]
+    assert not eager.urgent
+    assert [replace(step, urgent=False) if isinstance(step, Launch) else step for step in captured.steps] == list(eager.steps)
+    job = work(captured.program)
+    free = {captured.program.tasks[task].name for task in job.free}
+    on_streams = [lane for lane in captured.lanes if not lane.is_host]
+    wanted = free & {captured.program.tasks[task].name for task in job.urgent}
+    assert captured.urgent == (wanted if len(on_streams) > 1 else set())
+    if captured.urgent:
+        declared = {lane.name: lane.priority for lane in job.lanes}
+        assert all(lane.priority == declared.get(lane.name, "normal") for lane in captured.lanes)
+    assert verify(captured) == ()
+
+
+def test_a_captured_plan_of_urgent_is_that_of_critical_path() -> None:
+    of = program("a: -> x | b: x -> y | c: -> z | d: y z -> w", outputs="w")
+    found, plain = (plan(of, policy=policy, streams=8, issue="captured") for policy in ("urgent", "critical_path"))
+    assert (found.steps, found.lanes) == (plain.steps, plain.lanes)
+    assert found.urgent
+
+
 @settings(max_examples=60)
 @given(data=st.data(), limit=st.integers(1, 9))
 def test_lanes_of_high_priority_hold_no_task_with_slack(data: st.DataObject, limit: int) -> None:
     job = work(random_program(lambda n: data.draw(st.integers(0, n - 1)), tasks=12))
     made = assign_work(job, limit, "urgent")
     if made.high:
-        urgent = without_slack(job)
         for task in job.free:
             if made.lanes[made.lane_of[task]].priority == "high":
-                assert task in urgent
+                assert task in job.urgent

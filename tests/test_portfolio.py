@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.optimum import Optimum, random_dag
+from benchmarks.shapes import sharded
 from streamgraph import portfolio
+from streamgraph.builder import Graph
+from streamgraph.cost import TaskCost
 from streamgraph.machine import as_machine
 from streamgraph.passes.assign import settle
 from streamgraph.passes.moves import Link, all_moves, moves
@@ -20,6 +23,7 @@ from streamgraph.plan import plan
 from streamgraph.schedule import Schedule
 from streamgraph.simulate import simulate
 from tests.programs import random_program
+from tests.running import hurried
 from tests.support import graph
 from tests.test_policies import dag
 
@@ -117,6 +121,35 @@ def test_captured_steps_cost_the_host_nothing_so_short_tasks_may_fork() -> None:
     made = graph("a: -> x | b: x -> y | c: -> z | d: z -> w | e: y w -> o", cost=6.0)
     assert len(plan(made).lanes) == 1
     assert len(plan(made, issue="captured").lanes) == 2
+
+
+def test_urgent_launches_gain_where_kernels_fill_the_device_together() -> None:
+    """A long chain beside other kernels: what the chain gains is more than what they lose behind it."""
+    made = Graph("hurry")
+    x = made.input("x", "f32[8]")
+    y, ends = x, []
+    for number in range(6):
+        y = made.task(f"long{number}", "op", reads=y, writes=f"y{number}")
+        ends.append(made.task(f"short{number}", "op", reads=x, writes=f"v{number}"))
+    made.output(made.task("end", "op", reads=[y, ends], writes="w"))
+    program = made.program()
+    costs = {task.name: TaskCost(100.0 if "long" in task.name else 60.0, fill=0.8) for task in program.tasks}
+    found = plan(program, costs=costs, issue="captured", machine="h200")
+    assert found.urgent == {"end", *(f"long{number}" for number in range(6))}
+    times = [simulate(each, costs, machine="h200", issue="captured").makespan for each in (found, hurried(found, share=0.0))]
+    assert times[0] < times[1]
+
+
+def test_auto_leaves_priorities_to_lanes_where_urgent_launches_would_cost_more() -> None:
+    program, costs = sharded()
+    found, by_launch, by_lane = (
+        plan(program, order="auto", policy=policy, costs=costs, issue=issue)
+        for policy, issue in (("auto", "captured"), ("opara", "captured"), ("opara", "eager"))
+    )
+    assert by_launch.urgent
+    assert not found.urgent
+    times = [simulate(each, costs, issue="captured").makespan for each in (found, by_launch, by_lane)]
+    assert times[0] <= times[2] < times[1]
 
 
 def priorities(schedule: Schedule) -> dict[str, str]:

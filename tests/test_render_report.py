@@ -88,7 +88,7 @@ def test_data_is_the_plan(drawn: Any) -> None:
     assert len(data["wait"]["event"]) == sum(isinstance(step, (Wait, HostWait)) for step in schedule.steps)
     assert data["makespan"] == pytest.approx(timeline.makespan, abs=1e-3)
     assert [data["task"]["start"][n] for n in range(len(timeline.tasks))] == [round(time.start, 3) for time in timeline.tasks]
-    shorter = {"pinned", "critical", "notes", "files", "paints", "previous", "host", "output"}
+    shorter = {"pinned", "urgent", "critical", "notes", "files", "paints", "previous", "host", "output"}
     for table in ("task", "wait", "use", "hazard", "storage"):
         assert len({len(values) for name, values in data[table].items() if name not in shorter}) == 1, table
     assert len(data["steps"]) == len(schedule.steps)

@@ -44,6 +44,10 @@ def test_a_schedule_of_the_first_version_is_read_and_has_no_notes() -> None:
     assert again.notes == ()
 
 
+def test_a_schedule_of_the_second_version_is_read() -> None:
+    assert from_json(resealed({**saved(), "streamgraph_schedule": 2})) == from_json(json.dumps(saved()))
+
+
 def test_what_the_other_policies_gave_is_saved() -> None:
     schedule = plan(graph("a: -> x | b: -> y | c: x y -> z", outputs="z"))
     assert schedule.notes
@@ -69,7 +73,7 @@ def test_an_edited_file_is_refused_by_its_digest() -> None:
     [
         ("", "Expecting value"),
         ("[]", "does not begin with"),
-        ('{"streamgraph_schedule": 3}', "does not begin with"),
+        ('{"streamgraph_schedule": 4}', "does not begin with"),
         ('{"streamgraph_schedule": true}', "does not begin with"),
         ('{"streamgraph_schedule": [1]}', "does not begin with"),
         ('{"streamgraph_schedule": 2, "program": {}, "lanes": [], "steps": [], "options": {}, "digest": ""}', "keys are not those"),

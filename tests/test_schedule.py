@@ -8,10 +8,12 @@ import pytest
 from streamgraph.errors import ScheduleError
 from streamgraph.plan import plan
 from streamgraph.schedule import HostWait, Launch, Reason, Record, RecordStream, Release, Schedule, Wait, parse_steps
+from tests.running import hurried
 from tests.support import graph
 
 STEPS = (
     Launch("upload@0", "copy"),
+    Launch("urgent", "urgent", True),
     Record("e0", "copy", "upload@0"),
     Wait("e0", "main", (Reason("RAW", "frame@0", "upload@0", "prep@0", "cam eras (1).yaml:12"), Reason("after", "", "a", "b"))),
     HostWait("e3", False, (Reason("RAW", "result.1", "download", "host"),)),
@@ -34,13 +36,21 @@ def test_a_step_is_one_line_that_parses_back(step: object) -> None:
     "line",
     [
         "launch", "launch a", "wait e0", "hostwait e0 @main", "wait e0 @main previous", "jump a @main", "wait e0 @main # because",
-        "record e0 @main",
+        "record e0 @main", "record e0 @main urgent # after a", "wait e0 @main urgent", "launch urgent", "launch a @main urgent previous",
     ],
 )  # fmt: skip
 def test_every_line_that_is_no_step_is_reported(line: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         parse_steps(["launch a @main", line, line])
     assert len(caught.value.problems) == 2
+
+
+def test_the_text_and_a_saved_file_keep_which_launches_are_urgent() -> None:
+    schedule = hurried(plan(graph("a: -> x @s1 | b: x -> y @s2 | c: x -> z @main", outputs="y z")), 1)
+    assert 0 < len(schedule.urgent) < 3
+    assert Schedule.from_text(str(schedule), schedule.program).urgent == schedule.urgent
+    assert Schedule.from_json(schedule.to_json()) == schedule
+    assert schedule != hurried(schedule, share=0.0)
 
 
 def test_events_of_the_host_are_not_counted_as_cuda_calls() -> None:

@@ -27,6 +27,7 @@ from streamgraph.schedule import HostWait, Lane, Launch, Record, Schedule, Wait,
 from streamgraph.simulate import TaskTime, Timeline, simulate
 from tests.drawn import cameras, host_tasks, prefetch
 from tests.programs import random_devices, seeded
+from tests.running import hurried
 from tests.support import graph
 
 SEEDS = st.integers(0, 10**6)
@@ -145,6 +146,20 @@ def test_tasks_of_high_priority_go_first_and_the_others_get_what_is_left() -> No
     met = side_by_side((0.3, 0.0), (0.3, 0.0), interference=0.5, high=[0]).time_of
     assert close(met["t0"].end, 100.0 * (1.0 + 0.5 * YIELDED * 0.3))
     assert met["t0"].end < met["t1"].end
+
+
+@settings(max_examples=80, deadline=None)
+@given(SEEDS, st.integers(2, 4))
+def test_an_urgent_launch_has_the_priority_of_such_a_lane_in_a_captured_graph_and_none_outside(seed: int, lanes: int) -> None:
+    schedule = hurried(plan(seeded(seed, tasks=12, lanes=lanes, hosts=False), streams=lanes, issue="captured"), seed, 0.0)
+    schedule = replace(schedule, lanes=tuple(replace(lane, priority="normal") for lane in schedule.lanes))
+    costs = crowded(schedule, seed)
+    high = {lane.name for lane in schedule.lanes[::2]}
+    by_lane = replace(schedule, lanes=tuple(replace(lane, priority="high" if lane.name in high else "normal") for lane in schedule.lanes))
+    steps = (replace(step, urgent=step.lane in high) if isinstance(step, Launch) else step for step in schedule.steps)
+    by_launch = replace(schedule, steps=tuple(steps))
+    assert simulate(by_launch, costs, issue="captured").tasks == simulate(by_lane, costs, issue="captured").tasks
+    assert simulate(by_launch, costs, issue="eager").tasks == simulate(schedule, costs, issue="eager").tasks
 
 
 @settings(max_examples=100, deadline=None)

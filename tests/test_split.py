@@ -28,6 +28,7 @@ from tests.running import (
     all_tensors,
     expected_of,
     failing,
+    hurried,
     inputs_of,
     run_after_run,
     same,
@@ -84,7 +85,7 @@ def test_host_tasks_between_replayed_parts_give_the_reference(
     of = seeded(seed, tasks=10)
     of = all_tensors(of) if all else of
     schedule = plan(of, streams=streams, release="early" if early else "default", policy=policy, issue="captured")
-    assert play(schedule, seed, pace) == [True] * 6
+    assert play(hurried(schedule, seed) if seed % 2 else schedule, seed, pace) == [True] * 6
 
 
 @pytest.mark.slow

@@ -343,3 +343,13 @@ def test_the_verifier_imports_no_planner_and_nothing_heavy() -> None:
             names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not {name.split(".")[0] for name in names} & {"torch", "networkx", "pydantic", "yaml"}
+
+
+def test_an_urgent_launch_needs_a_kernel_and_a_task_of_the_program() -> None:
+    of = program("a: p -> x", "input p", "x")
+    assert verify(schedule(of, "launch a @main urgent")) == ()
+    unknown = verify(schedule(of, "launch a @main urgent; launch nobody @main urgent"))
+    assert {facts(v) for v in unknown} == {("SG702", "structure", "nobody", "nobody")}
+    on_host = verify(schedule(program(*REFILL), REFILL_STEPS.replace("launch fill @host", "launch fill @host urgent")))
+    assert {facts(v) for v in on_host} == {("SG702", "structure", "fill", "fill")}
+    assert "only kernels have a priority" in on_host[0].message

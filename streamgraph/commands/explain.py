@@ -196,17 +196,19 @@ def _lanes(report: Report, schedule: Schedule, subject: str, options: Planning) 
     timeline = predict(schedule, options)
     figures = _lane_figures(schedule, timeline)
     report.data = {"unit": "us", "makespan": timeline.makespan, "lanes": figures, "notes": list(schedule.notes)}
-    rows: list[tuple[str, ...]] = [("lane", "tasks", "pinned", "busy", "", "waits", "waited for", "priority")]
+    some = ["urgent"] * bool(schedule.urgent)
+    rows: list[tuple[str, ...]] = [("lane", "tasks", "pinned", "busy", "", "waits", "waited for", "priority", *some)]
     rows += [
         (
             f"{f['lane']} ({f['device']})" if "device" in f else str(f["lane"]), f"{f['tasks']:,}", f"{f['pinned']:,}",
             duration(f["busy"]), f"{f['busy_share']:.0%}", f"{f['waits']:,}", f"{f['waited_for']:,}", str(f["priority"]),
+            *(f"{f[column]:,}" for column in some),
         )
         for f in figures
     ]  # fmt: skip
     title = f"{schedule.program.name}: {many(len(schedule.lanes), 'lane')}, {duration(timeline.makespan)} (simulated)"
     notes = [f"Chosen: {note}." for note in schedule.notes]
-    report.result("\n".join([title, "", aligned(rows, right=frozenset((1, 2, 3, 4, 5, 6))), *([""] if notes else []), *notes]))
+    report.result("\n".join([title, "", aligned(rows, right=frozenset((1, 2, 3, 4, 5, 6, 8))), *([""] if notes else []), *notes]))
     if subject != STDIN:
         report.next(f"explain {shell(subject)} --critical-path", f"draw {shell(subject)}")
 
@@ -220,6 +222,7 @@ def _lane_figures(schedule: Schedule, timeline: Timeline) -> list[dict[str, Any]
     pinned = {task.name for task in schedule.program.tasks if task.stream is not None or task.host}
     tasks = Counter(schedule.lane_of.values())
     fixed = Counter(lane for task, lane in schedule.lane_of.items() if task in pinned)
+    urgent = Counter(schedule.lane_of[task] for task in schedule.urgent)
     waits = Counter(HOST if isinstance(s, HostWait) else s.lane for s in schedule.steps if isinstance(s, Wait | HostWait))
     events = Counter(step.lane for step in schedule.steps if isinstance(step, Record))
     busy = dict(timeline.busy)
@@ -229,7 +232,7 @@ def _lane_figures(schedule: Schedule, timeline: Timeline) -> list[dict[str, Any]
             "lane": lane.name, **({"device": device[lane.name]} if lane.name in device else {}),
             "priority": lane.priority, "tasks": tasks[lane.name], "pinned": fixed[lane.name],
             "busy": busy.get(lane.name, 0.0), "busy_share": busy.get(lane.name, 0.0) / timeline.makespan if timeline.makespan else 0.0,
-            "waits": waits[lane.name], "waited_for": events[lane.name],
+            "waits": waits[lane.name], "waited_for": events[lane.name], "urgent": urgent[lane.name],
         }
         for lane in schedule.lanes
     ]  # fmt: skip

@@ -251,7 +251,7 @@ def _data(loop: Loop, far: list[tuple[str, str]]) -> dict[str, Any]:
             {
                 "task": issue.task, "lane": issue.lane, "waits": back(issue.waits), "record": issue.record,
                 "releases_before": back(issue.releases_before), "releases_after": back(issue.releases_after),
-                "record_streams": list(issue.record_streams),
+                "record_streams": list(issue.record_streams), "urgent": issue.urgent,
             }
             for issue in issues
         ]  # fmt: skip

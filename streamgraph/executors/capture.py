@@ -7,13 +7,14 @@ The same plan with entry as the fork and exit as the join, and these differences
     host waits      left out: nothing is computed yet (whoever replays waits)
     record_stream   left out: PyTorch would hold such memory until the capture ends; what a release needs it for is held that long here
     previous        nothing is left over from a run before, and what this one leaves is dropped when the capture ends
+    urgent          the kernels of such a launch are nodes of high priority, on their lane's stream all the same
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -67,6 +68,10 @@ class Captures(Protocol):
 
     def new_shared_event(self) -> Event:
         """An event that a captured graph records, or waits for, in a node of its own, so that others can wait for it, or record it."""
+        ...
+
+    def high_priority(self, stream: Stream) -> AbstractContextManager[None]:
+        """What the stream is given inside, while it is captured, has high priority in the graph. It is ordered as before."""
         ...
 
     def random_offset(self) -> Hashable:
@@ -152,6 +157,7 @@ def issue(
     Raises:
         TaskError: a task raised. All lanes are joined then, so that the capture can be ended.
     """
+    assert isinstance(device, Captures)
     events: dict[str, Event] = {}
     forked: dict[str, None] = {}
     held = {step.storage for step in schedule.steps if isinstance(step, RecordStream)}
@@ -160,13 +166,14 @@ def issue(
     try:
         for step in schedule.steps:
             match step:
-                case Launch(task, lane):
+                case Launch(task, lane, urgent):
                     assert lane != HOST, f"bug in streamgraph: host task '{task}' in a graph"
                     if lane != current:
                         device.set_stream(streams[lane])
                         current = lane
                     launching = operators[task]
-                    launch(launching, cells, device.location, lane, check=False)
+                    with device.high_priority(streams[lane]) if urgent else nullcontext():
+                        launch(launching, cells, device.location, lane, check=False)
                     launching = None
                 case Record(event, lane):
                     events[event] = device.new_event()

@@ -7,7 +7,7 @@ outside of the part is a node of its own (an external event in CUDA's words).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from streamgraph.executors.capture import during_capture
@@ -66,7 +66,8 @@ class Capturing:
         for back in member.outside:
             device.wait(phases.event(back.name, self.iteration - back.by), stream)
         self.drop(issue.releases_before)
-        launch(phases.operators[issue.task], self.cells, device.location, issue.lane, check=False)
+        with phases.captures.high_priority(stream) if issue.urgent else nullcontext():
+            launch(phases.operators[issue.task], self.cells, device.location, issue.lane, check=False)
         if issue.task in phases.cut.inner:
             self.events[issue.task] = device.new_event()
             device.record(self.events[issue.task], stream)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 import torch
 
 from streamgraph.errors import DeviceError, Problem, quoted
 from streamgraph.executors.external import further_stream, more_streams
+from streamgraph.executors.node_priority import node_priority
 from streamgraph.model import Program
 
 # PyTorch hands out 32 streams per priority and device in turn, then the same ones again (measured with torch 2.11: 70 calls, 32 streams).
@@ -184,8 +186,7 @@ class CudaDevice:
 
     def __init__(self, index: int | None = None) -> None:
         if not torch.cuda.is_available():
-            name = f"cuda:{index}" if index is not None else "cuda"
-            raise DeviceError(_missing(name, "this machine, or this build of torch, has no CUDA"))
+            raise DeviceError(_missing(f"cuda:{index}" if index is not None else "cuda", "this machine or this build of torch has no CUDA"))
         count = torch.cuda.device_count()
         if index is not None and index >= count:
             here = ", ".join(f"cuda:{number} ({torch.cuda.get_device_name(number)})" for number in range(count))
@@ -246,8 +247,7 @@ class CudaDevice:
 
     def new_event(self) -> Event:
         """An event without timing. CUDA's own event comes into being at the first record."""
-        event: Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        return event
+        return torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def record(self, event: Event, stream: Stream) -> None:
         """Record the event at the end of what the stream holds now."""
@@ -272,8 +272,7 @@ class CudaDevice:
         return CudaDevice(int(index)) if index and int(index) != self.index else self
 
     def reaches(self, other: Device) -> bool:
-        """Whether the two have access to each other's memory. Else PyTorch brings what is not contiguous or of another type over in two
-        steps, and takes the second one on the other device."""
+        """Whether the two have access to each other's memory. Else PyTorch may copy in two steps, the second one on the other device."""
         return other is self or torch.cuda.can_device_access_peer(self.index, other.location.index)
 
     def new_graph(self) -> torch.cuda.CUDAGraph:
@@ -282,8 +281,11 @@ class CudaDevice:
 
     def new_shared_event(self) -> Event:
         """An event that a captured graph records, or waits for, in a node of its own."""
-        event: Event = torch.cuda.Event(external=True)  # type: ignore[no-untyped-call]
-        return event
+        return torch.cuda.Event(external=True)  # type: ignore[no-untyped-call]
+
+    def high_priority(self, stream: Stream) -> AbstractContextManager[None]:
+        """Kernels that the stream is given inside, while it is captured, become nodes of high priority, on that stream all the same."""
+        return node_priority(stream.cuda_stream, PRIORITIES["high"])
 
     def random_offset(self) -> int:
         """How far the device's random numbers have come."""

@@ -198,9 +198,10 @@ def issues_of(schedule: Schedule) -> tuple[Issue, ...]:
                 issues[latest[lane]] = replace(issue, releases_after=dropped)
             case Release(storage, lane, False):
                 before.setdefault(lane, []).append(Back(storage, 0))
-            case Launch(task, lane):
+            case Launch(task, lane, urgent):
                 latest[lane] = len(issues)
-                issues.append(Issue(task, lane, tuple(waits.pop(lane, ())), tuple(before.pop(lane, ())), task in recorded))
+                around = tuple(waits.pop(lane, ())), tuple(before.pop(lane, ()))
+                issues.append(Issue(task, lane, *around, task in recorded, urgent=urgent))
             case _:
                 pass
     if HOST in waits:

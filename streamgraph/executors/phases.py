@@ -92,7 +92,7 @@ class Phases:
         number: Mapping[str, int], lanes: Mapping[str, Stream], held: Collection[int] = (),
     ) -> None:  # fmt: skip
         self.cut, self.device, self.lanes = cut, device, lanes
-        self.operators, self._captures, self._program, self._accesses, self.number = operators, captures, program, accesses, number
+        self.operators, self.captures, self._program, self._accesses, self.number = operators, captures, program, accesses, number
         self._phases: dict[int, Phase] = {}
         self._launchers: list[Stream] = []
         self._made = 0  # parts so far
@@ -256,7 +256,7 @@ class Phases:
                 message = f"task '{task}' @{lane} makes {type_text(made)}, but the CUDA graph was captured with {type_text(home)}"
                 remedy = "compile a second runner for other shapes"
                 raise TaskError(Problem("SG613", message, operator.call.location, remedy), task, lane)
-            self._captures.copy(home, made)
+            self.captures.copy(home, made)
         phase.cells[number] = home
 
     def _launch(self, part: _Part, first: bool) -> None:
@@ -264,12 +264,12 @@ class Phases:
         if (first or part.random) and self._random is not None:
             self.device.wait(self._random, part.stream)
         if first:
-            before = self._captures.random_offset()
+            before = self.captures.random_offset()
         self.device.set_stream(part.stream)
         part.graph.replay()
         self.device.record(part.end, part.stream)
         if first:
-            part.random = before != self._captures.random_offset()
+            part.random = before != self.captures.random_offset()
         if part.random:
             self._random = part.end
 
@@ -277,7 +277,7 @@ class Phases:
         device, stream = self.device, self._launcher()
         for event in after:
             device.wait(event, stream)
-        part = _Part(self._captures.new_graph(), stream, device.new_event())
+        part = _Part(self.captures.new_graph(), stream, device.new_event())
         device.set_stream(stream)
         with capturing(part.graph, self._program.name, phase.pool):
             Capturing(self, piece, iteration, phase.cells, stream).run()

@@ -24,7 +24,8 @@ MOST_LANES = 8  # of free tasks, where the host issues every step; `portfolio` a
 class Assignment:
     """`order`: tasks in issue order. `lane_of`: index into `lanes`, by declaration index; the host, if used, is the last lane.
 
-    `start` and `finish` are estimates in microseconds, by declaration index. `high` is whether a policy chose the lanes of high priority.
+    `start` and `finish` are estimates in microseconds, by declaration index. `high` is whether a policy chose the lanes of high priority;
+    `urgent` are the tasks whose launches shall have it.
     """
 
     order: tuple[int, ...]
@@ -33,6 +34,7 @@ class Assignment:
     start: tuple[float, ...]
     finish: tuple[float, ...]
     high: bool = False
+    urgent: tuple[int, ...] = ()
 
     @property
     def makespan(self) -> float:
@@ -102,7 +104,10 @@ def fold(work: Work, placement: Placement, limit: int) -> Placement:
 
 
 def settle(work: Work, placement: Placement) -> Assignment:
-    """The assignment that a placement stands for: lanes with names and priorities, and when each task would run."""
+    """The assignment that a placement stands for: lanes with names and priorities, and when each task would run.
+
+    In a captured graph the launches of urgent tasks get the high priority, and no lane. Pinned tasks keep what their stream declares.
+    """
     main_is_pinned = 0 in work.home
     used = sorted({stream for stream in placement.stream if stream >= 0} | ({0} if main_is_pinned or work.has_devices else set()))
     if not main_is_pinned:
@@ -114,12 +119,13 @@ def settle(work: Work, placement: Placement) -> Assignment:
         host if home == ON_HOST else lane_of_stream[stream] if home == FREE else home
         for home, stream in zip(work.home, placement.stream, strict=True)
     )
+    urgent = tuple(task for task in work.urgent if work.home[task] == FREE) if work.captured and len(lanes) > 1 else ()
     chosen = [lane_of_stream[stream] for stream in placement.high if stream in lane_of_stream]
-    for lane in chosen or ([_critical_lane(work, lane_of)] if len(used) > 1 else []):
+    for lane in chosen or ([_critical_lane(work, lane_of)] if len(used) > 1 and not urgent else []):
         if lane >= len(work.lanes):
             lanes[lane] = Lane(lanes[lane].name, "high")
     start, finish = _play(work, placement.order, lane_of, host)
-    return Assignment(placement.order, lane_of, (*lanes, Lane(HOST)), start, finish, bool(chosen))
+    return Assignment(placement.order, lane_of, (*lanes, Lane(HOST)), start, finish, bool(chosen), urgent)
 
 
 def _outputs_first(work: Work, placement: Placement, used: list[int]) -> None:

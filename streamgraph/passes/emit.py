@@ -60,6 +60,7 @@ class _Writer:
         lanes = [lane.name for lane in assignment.lanes]
         self.lane = [lanes[lane] for lane in sync.lane_of]
         self.lane_of_task = [lanes[lane] for lane in assignment.lane_of]
+        self.urgent = frozenset(program.tasks[task].name for task in assignment.urgent)
 
     def steps(self) -> Iterator[Step]:
         """All steps; entry is node 0, exit and the caller's host come last."""
@@ -69,7 +70,7 @@ class _Writer:
                 yield from self.waits(node)
             yield from self.releases(node, launched=False)
             if 0 < node < last:
-                yield Launch(name, lane)
+                yield Launch(name, lane, name in self.urgent)
             if node in self.held:
                 yield HostWait(self.event[node], True, tuple(self.last_use(storage, node, node) for storage in self.held[node]))
             if node in self.event:

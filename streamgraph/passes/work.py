@@ -17,6 +17,7 @@ from streamgraph.schedule import Lane
 from streamgraph.storages import Accesses
 
 HANDOVER = 2.0  # microseconds that policies count for a record and a wait: the host's, as a device hands over in less than 0.1
+SLACK = 0.02  # of the longest path: a task that has less than that is urgent
 FREE, ON_HOST = -2, -1
 
 
@@ -28,7 +29,9 @@ class Work:
     `bottom` is the longest path of costs from a task's start to the end of the program. `declared` is the topological order nearest to
     declaration order. `order` is the issue order that policies start from: `declared`, or the one in which the longest remaining path goes
     first; only then may a policy choose another. `results` are the tasks that make device outputs, `declared_results` those that were not
-    generated. `device` is the number of each task's device, 0 being that of `main`, and -1 for the host.
+    generated. `device` is the number of each task's device, 0 being that of `main`, and -1 for the host. `urgent` are the tasks that
+    could not be later by SLACK of the longest path without making it longer (the critical path method of Kelley and Walker, 1959).
+    `captured`: the tasks will be kernels of a CUDA graph, where lanes and waits are edges, and each launch has a priority of its own.
     """
 
     costs: tuple[float, ...]
@@ -43,6 +46,8 @@ class Work:
     results: frozenset[int]
     declared_results: frozenset[int]
     device: tuple[int, ...]
+    urgent: tuple[int, ...]
+    captured: bool = False
 
     @property
     def has_devices(self) -> bool:
@@ -60,7 +65,7 @@ class Placement:
     """What a policy decides: an issue order, and for each free task the number of its stream, 0 being `main`; others have -1.
 
     A policy that knows no bound may number more streams than there may be: `assign.fold` puts them together. `high` are the streams, but
-    for `main`, whose kernels shall go first; without any, the lane of most of the critical path is.
+    for `main`, whose kernels shall go first; without any, the lane of most of the critical path is (or each urgent task: `assign.settle`).
     """
 
     order: tuple[int, ...]
@@ -68,7 +73,9 @@ class Placement:
     high: tuple[int, ...] = ()
 
 
-def work_of(program: Program, dag: Dag, accesses: Accesses, costs: Sequence[float], order: Literal["declared", "auto"]) -> Work:
+def work_of(
+    program: Program, dag: Dag, accesses: Accesses, costs: Sequence[float], order: Literal["declared", "auto"], *, captured: bool = False
+) -> Work:
     """The work that a program's DAG is."""
     count = len(program.tasks)
     earlier, later = dag.earlier, dag.later
@@ -86,7 +93,24 @@ def work_of(program: Program, dag: Dag, accesses: Accesses, costs: Sequence[floa
     number = {CPU: -1, DEVICE: 0} | {name: place for place, name in enumerate(program.devices)}
     device = tuple(number[name] for name in of_tasks(program))
     issue = declared if order == "declared" else topological(earlier, later, [-level for level in bottom])
-    return Work(tuple(costs), earlier, later, home, lanes, tuple(bottom), declared, issue, order == "auto", made, own, device)
+    urgent = _without_slack(costs, later, bottom, declared)
+    return Work(
+        tuple(costs), earlier, later, home, lanes, tuple(bottom), declared, issue, order == "auto", made, own, device, urgent, captured
+    )
+
+
+def _without_slack(
+    costs: Sequence[float], later: Sequence[Sequence[int]], bottom: Sequence[float], declared: Sequence[int]
+) -> tuple[int, ...]:
+    """The tasks that could not be later by SLACK of the longest path without making it longer, in declaration order."""
+    longest = max(bottom, default=0.0)
+    top = [0.0] * len(costs)
+    for task in declared:
+        end = top[task] + costs[task]
+        for other in later[task]:
+            if end > top[other]:
+                top[other] = end
+    return tuple(task for task, rest in enumerate(bottom) if longest - top[task] - rest < SLACK * longest)
 
 
 def topological(

@@ -131,6 +131,7 @@ def _tasks(
         "file": [NOBODY if task.location is None else files(PurePath(task.location.file).name) for task in tasks],
         "line": [0 if task.location is None else task.location.line or 0 for task in tasks],
         "pinned": [number for number, task in enumerate(tasks) if task.stream is not None],
+        "urgent": [number for number, task in enumerate(tasks) if task.name in schedule.urgent],
         "critical": [number_of[time.task] for time in timeline.critical_path],
         "notes": {number: shown(task.note, 400) for number, task in enumerate(tasks) if task.note},
         "files": files.table,

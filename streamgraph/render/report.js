@@ -484,7 +484,7 @@ function panel() {
 function taskPanel(box, task) {
   const uses = Array.from(usesOf.of(task)), file = T.file[task] >= 0 ? T.files[T.file[task]] + (T.line[task] ? ":" + T.line[task] : "") : "";
   box.append(el("h2", {}, T.name[task]), facts([
-    ["runs", N[T.operator[task]]], ["on", `${laneName(T.lane[task])}${T.pinned.includes(task) ? " (pinned)" : ""}, ${N[T.engine[task]]}`],
+    ["runs", N[T.operator[task]]], ["on", `${laneName(T.lane[task])}${T.pinned.includes(task) ? " (pinned)" : ""}${T.urgent.includes(task) ? ", urgent" : ""}, ${N[T.engine[task]]}`],
     ["time", span(T.end[task] - T.start[task]) + (T.end[task] - T.start[task] > T.alone[task] * 1.005 ? ", alone " + span(T.alone[task]) : "") + ` (${N[T.source[task]] === "default" ? "guessed" : N[T.source[task]]})`], ["from", `${span(T.start[task])} to ${span(T.end[task])}`],
     ["issued", D.lanes[T.lane[task]][3] ? "" : "at " + span(T.issued[task])], ["declared", file ? (D.specIsOwn && T.line[task] ? link(file, () => show("spec")) : file) : ""], ["note", T.notes[task] || ""],
   ]));

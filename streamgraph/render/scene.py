@@ -148,11 +148,11 @@ def _bar(schedule: Schedule, chunk: tuple[TaskTime, ...], row_of: dict[str, int]
     tasks = [schedule.program.tasks[schedule.program.index_of_task[time.task]] for time in chunk]
     span = f"{duration(first.start)} to {duration(last.end)}"
     if len(chunk) == 1:
-        label = shown(first.task)
+        label, urgent = shown(first.task), ", urgent" * (first.task in schedule.urgent)
         facts = (
             label,
             call_of(tasks[0]),
-            f"{span}: {duration(first.duration)} ({first.source}), lane {shown(first.lane)}, engine {first.engine}",
+            f"{span}: {duration(first.duration)} ({first.source}), lane {shown(first.lane)}{urgent}, engine {first.engine}",
             _held(first),
             *([f"note: {shown(tasks[0].note)}"] if tasks[0].note else []),
             *([shown(str(tasks[0].location))] if tasks[0].location else []),

@@ -143,6 +143,9 @@ class _Reader:
         elif task.stream is not None and not task.host and lane != task.stream:
             text = f"'{name}' is pinned to stream '{task.stream}', but step {number} launches it on @{lane}"
             self.found.append(_structure(number, name, text, f"launch it @{task.stream}", name, lane))
+        if step.urgent and lane == HOST:
+            text = f"step {number} launches '{name}' @host as urgent, but only kernels have a priority"
+            self.found.append(_structure(number, name, text, "leave `urgent` out", name, lane))
         if not task.host and lane != HOST:
             own = self.device_of_task[index]
             lanes = self.device_of_lane.setdefault(lane, own)

@@ -18,7 +18,7 @@ from streamgraph.plan import plan
 from streamgraph.schedule import Launch, Record, Schedule, Wait
 from tests.cuda.support import inputs_on_gpu
 from tests.programs import mix_for, seeded
-from tests.running import inputs_of
+from tests.running import hurried, inputs_of
 
 pytestmark = pytest.mark.cuda
 
@@ -52,8 +52,17 @@ def edges_of(graph: Any) -> list[tuple[int, int]]:
     return [(int(earlier), int(later)) for earlier, later in zip(found[1], found[2], strict=True)]
 
 
-def captured_order(schedule: Schedule) -> set[tuple[str, str]]:
-    """The pairs of tasks with a path from all nodes of the one to all nodes of the other."""
+def priorities_of(nodes: list[int]) -> set[int]:
+    """The priorities of those nodes that are kernels."""
+    from cuda.bindings import driver
+
+    kernels = [node for node in map(driver.CUgraphNode, nodes) if driver.cuGraphNodeGetType(node)[1].name.endswith("_KERNEL")]
+    priority = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PRIORITY
+    return {driver.cuGraphKernelNodeGetAttribute(node, priority)[1].priority for node in kernels}
+
+
+def captured_order(schedule: Schedule, priorities: dict[str, set[int]] | None = None) -> set[tuple[str, str]]:
+    """The pairs of tasks with a path from all nodes of the one to all nodes of the other. `priorities` gets each kernel's."""
     from cuda.bindings import driver
 
     device, of = Keeping(), schedule.program
@@ -83,6 +92,8 @@ def captured_order(schedule: Schedule) -> set[tuple[str, str]]:
     raw = driver.CUgraph(graph.raw_cuda_graph())
     dag = nx.DiGraph(edges_of(raw))
     dag.add_nodes_from(nodes_of(raw))
+    if priorities is not None:
+        priorities.update((task, priorities_of(nodes)) for task, nodes in made.items())
     executor.close()
     assert all(made[task.name] for task in of.tasks if not task.is_copy), "a task left no node"
     reached = {node: nx.descendants(dag, node) for nodes in made.values() for node in nodes}
@@ -133,6 +144,19 @@ def test_every_hazard_is_a_path_of_the_graph_and_no_other_order_is(seed: int) ->
     planned = {pair for pair in planned_order(schedule) if noted.issuperset(pair)}
     assert {pair for pair in hazards(schedule) if noted.issuperset(pair)} <= captured
     assert captured == planned
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_urgent_launches_are_kernels_of_high_priority_and_add_no_order(seed: int) -> None:
+    schedule = hurried(holdable(seed, 12), seed)
+    noted = {task.name for task in schedule.program.tasks if not task.is_copy}
+    found: dict[str, set[int]] = {}
+    assert captured_order(schedule, found) == {pair for pair in planned_order(schedule) if noted.issuperset(pair)}
+    high = {lane.name for lane in schedule.lanes if lane.priority == "high"}
+    assert found.keys() == noted
+    for task, priorities in found.items():
+        assert priorities <= {-1 if task in schedule.urgent or schedule.lane_of[task] in high else 0}, task
+    assert any(found.values())
 
 
 @pytest.mark.parametrize("seed", range(6))

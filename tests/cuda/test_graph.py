@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -11,8 +13,8 @@ from streamgraph.plan import plan
 from streamgraph.runner import compile
 from tests.cuda.support import MILLISECOND, delayed, graphed, inputs_on_gpu
 from tests.cuda.test_compiled import in_a_process
-from tests.programs import mix_for
-from tests.running import CHAINS, expected_of, inputs_of, same
+from tests.programs import mix_for, seeded
+from tests.running import CHAINS, all_tensors, expected_of, hurried, inputs_of, same
 from tests.support import graph
 
 pytestmark = pytest.mark.cuda
@@ -83,9 +85,10 @@ def test_bound_inputs_stay_where_they_are_and_other_shapes_are_refused() -> None
             runner(x=torch.ones(5, device="cuda"))
 
 
-def test_memory_is_back_after_close() -> None:
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_memory_is_back_after_close(share: float) -> None:
     before = torch.cuda.memory_allocated()
-    schedule = plan(CHAINS["WAR"], streams=3)
+    schedule = hurried(plan(CHAINS["WAR"], streams=3), share=share)
     executor = graphed(schedule)
     for run in range(4):
         outputs = executor.run(inputs_on_gpu(schedule.program, inputs_of(schedule.program, run))).outputs
@@ -97,6 +100,58 @@ def test_memory_is_back_after_close() -> None:
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() == before
     torch.cuda.empty_cache()
+
+
+def waves() -> Graph:
+    """Three chains on lanes of their own, with values of some size."""
+    made = Graph("waves")
+    x = made.input("x", "f32[512, 1024]", init="random")
+    ends = []
+    for branch in range(3):
+        y = x
+        for number in range(4):
+            y = made.task(f"b{branch}.{number}", torch.sin, reads=y, writes=f"v{branch}.{number}", stream=f"lane{branch}")
+        ends.append(y)
+    made.output(made.task("end", _sum, reads=[ends], writes="end", stream="main"))
+    return made
+
+
+def _sum(parts: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(parts).sum(0)
+
+
+def test_urgent_launches_take_no_memory_of_their_own_and_give_the_same_bits() -> None:
+    """Their lane is the one stream that it was, and its blocks go round as before."""
+    x = torch.randn(512, 1024, device="cuda")
+    peaks, results = [], []
+    for share in (0.0, 0.0, 0.5):  # the first one fills what stays for the process
+        schedule = hurried(plan(waves()), share=share)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+        torch.cuda.reset_peak_memory_stats()
+        with compile(schedule, device="cuda", executor="graph") as runner:
+            results += [runner(x=x)["end"] for _ in range(3)]
+            torch.cuda.synchronize()
+            peaks.append((torch.cuda.max_memory_allocated() - before[0], torch.cuda.memory_reserved() - before[1]))
+    assert peaks[1] == peaks[2]
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs_with_urgent_launches_give_the_reference_under_random_delays(seed: int) -> None:
+    of = all_tensors(seeded(seed, hosts=False)) if seed % 2 else seeded(seed, hosts=False)
+    schedule = hurried(plan(of, streams=1 + seed % 4, issue="captured"), seed)
+    of = schedule.program
+    if any(task.host for task in of.tasks):
+        return  # a copy of a host output
+    draws = random.Random(seed)
+    slow = {task.name: MILLISECOND * draws.randrange(1, 4) for task in of.tasks if draws.random() < 0.3}
+    executor = graphed(schedule, delayed(mix_for(of, "cuda"), slow))
+    results = [dict(executor.run(inputs_on_gpu(of, inputs_of(of, run))).outputs) for run in range(5)]
+    torch.cuda.synchronize()
+    assert [same(one, right) for one, right in zip(results, expected_of(of, 5), strict=True)] == [True] * 5
+    executor.close()
 
 
 def test_a_runner_with_host_tasks_replays_what_stands_between_them() -> None:

@@ -19,7 +19,7 @@ from streamgraph.plan import plan
 from streamgraph.schedule import Schedule
 from tests.cuda.support import MILLISECOND, delayed, inputs_on_gpu
 from tests.programs import mix_for, seeded
-from tests.running import Fault, all_tensors, expected_of, failing, inputs_of, same
+from tests.running import Fault, all_tensors, expected_of, failing, hurried, inputs_of, same
 from tests.support import graph
 
 pytestmark = pytest.mark.cuda
@@ -34,7 +34,7 @@ def split(schedule: Schedule, ops: Any = None) -> SplitExecutor:
 @pytest.mark.parametrize("seed", range(60))
 def test_random_programs_in_parts_give_the_reference_under_random_delays(seed: int) -> None:
     of = all_tensors(seeded(seed)) if seed % 2 else seeded(seed)
-    schedule = plan(of, streams=1 + seed % 4, release="early" if seed % 3 else "default")
+    schedule = hurried(plan(of, streams=1 + seed % 4, release="early" if seed % 3 else "default"), seed, seed % 4 / 4)
     of = schedule.program
     draws = random.Random(seed)
     # What sleeps while it is captured sleeps in every replay.
@@ -72,7 +72,8 @@ def test_random_loops_of_graphs_give_what_calls_give_under_random_delays(seed: i
     draws = random.Random(seed)
     slow = {task.name: MILLISECOND * draws.randrange(1, 4) for task in of.tasks if draws.random() < 0.3}
     inputs = [inputs_on_gpu(of, inputs_of(of, number)) for number in range(14)]
-    with sg.compile(of, ops=delayed(mix_for(of, "cuda"), slow), device="cuda", executor="graph") as runner:
+    policy = "urgent" if seed % 2 else "auto"
+    with sg.compile(of, ops=delayed(mix_for(of, "cuda"), slow), device="cuda", executor="graph", policy=policy) as runner:
         found = []
         for items in (inputs[:11], inputs[11:]):
             for result in runner.map(items, inflight=1 + seed % 3):

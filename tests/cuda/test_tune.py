@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from streamgraph.builder import Graph
-from streamgraph.plan import plan
+from streamgraph.plan import Issue, plan
 from streamgraph.runner import compile
 from streamgraph.tune import tune
 
@@ -36,10 +36,11 @@ def _total(parts: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(parts).sum(0)
 
 
-def test_lanes_of_high_priority_are_captured_and_change_no_bit() -> None:
+@pytest.mark.parametrize("issue", ["eager", "captured"])
+def test_two_priorities_are_captured_and_change_no_bit(issue: Issue) -> None:
     made, costs = branches()
-    schedule = plan(made, policy="urgent", streams=8, costs=costs, issue="captured", machine="h200")
-    assert "high" in {lane.priority for lane in schedule.lanes}
+    schedule = plan(made, policy="urgent", streams=8, costs=costs, issue=issue, machine="h200")
+    assert schedule.urgent if issue == "captured" else "high" in {lane.priority for lane in schedule.lanes}
     x = torch.randn(4096, device="cuda")
     with compile(schedule, {"x": x}, device="cuda", executor="sequential") as one_by_one:
         expected = one_by_one()["y"]
