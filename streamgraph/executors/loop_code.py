@@ -61,7 +61,7 @@ class LoopCode:
         self.slots, self.operators, self.device, self.streams = slots, tuple(operators), device, streams
         self.lanes, self.told, self.wrap = lanes, told, wrap
         self.loop = slots.loop
-        self.direct: Direct = direct(device)
+        self.direct: Direct = direct(device, streams)
         self.period = lcm(slots.length, slots.period())
         self._generated: GeneratedLoop | None = None
         self._code: CodeType | None = None
@@ -77,7 +77,8 @@ class LoopCode:
 
     def enter(self) -> None:
         """Begin a loop: functions that have other streams or buffers are of no use any more."""
-        held = (*(stream.cuda_stream for stream in self.streams.by_lane.values()), *map(id, self.slots.held()))
+        streams = (*self.streams.streams.values(), *self.streams.at.values())
+        held = (*(stream.cuda_stream for stream in streams), *map(id, self.slots.held()))
         if held != self._held:
             self._phases.clear()
             self._shared = {}
@@ -117,6 +118,7 @@ class LoopCode:
                 function = operator.function
                 if operator.call.is_copy:
                     function = launch.copy_call(operator.call, self.device.location, self._lane_of(operator.call.task))
+                    function = self.streams.arriving(operator.call.task, function)
                 return function if self.wrap is None else self.wrap(operator.call.task, function)
             case ("constant", task, place):
                 return self.operators[int(task)].call.const[int(place)][1]
@@ -129,6 +131,8 @@ class LoopCode:
                 return self.slots.of(here.number - int(by))
             case ("astray",):
                 return self._astray
+            case ("give_back",):
+                return self.streams.give_back
             case _:
                 return self.direct.value(symbol, here)
 
@@ -178,7 +182,7 @@ class _Iteration(Mapping[str, Event]):
 
     @property
     def streams(self) -> Mapping[str, Stream]:
-        return self._streams.by_lane
+        return self._streams.streams
 
     @property
     def events(self) -> Mapping[str, Event]:
@@ -186,11 +190,11 @@ class _Iteration(Mapping[str, Event]):
 
     @property
     def at(self) -> Mapping[Place, Stream]:
-        return {}
+        return self._streams.at
 
     @property
     def devices(self) -> Mapping[str, Device]:
-        return {}
+        return self._streams.devices
 
     def __getitem__(self, name: str) -> Event:
         task, _, by = name.rpartition("_")
