@@ -167,13 +167,14 @@ def main() -> None:
     """Measure and print."""
     options = parser(__doc__, 7)
     options.add_argument("--items", type=int, default=32)
+    options.add_argument("--load", choices=[load.name for load in LOADS], help="only this one")
     chosen = options.parse_args()
     device, count = chosen.device, chosen.items
     if device == "cuda" and torch.cuda.device_count() < 2:
         raise SystemExit("this one needs two GPUs")
     paper = Paper(chosen.output)
     paper.say(f"### devices.py\n\n{environment(chosen.repeats)}.\n")
-    for load in SMALL if chosen.small else LOADS:
+    for load in SMALL if chosen.small else [load for load in LOADS if chosen.load in (None, load.name)]:
         torch.manual_seed(0)
         places = [torch.device("cuda", number) if device == "cuda" else torch.device("cpu") for number in range(2)]
         weights = [torch.randn(load.width, load.width, device=place) / load.width**0.5 for place in places]

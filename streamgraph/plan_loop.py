@@ -22,7 +22,7 @@ from typing import Any
 from streamgraph.copy_lanes import number_of, unused, with_copy_lanes
 from streamgraph.errors import BindingError, Problem, SpecError, quoted
 from streamgraph.hazards import build_dag, find_hazards
-from streamgraph.iterations import ITEM, RESULT, SOURCE, Unrolled, at, kind_of, split, unroll
+from streamgraph.iterations import ITEM, PSEUDO, RESULT, SOURCE, Unrolled, at, kind_of, split, unroll
 from streamgraph.loop import Back, Issue, Loop
 from streamgraph.model import CPU, ENTRY, HOST, MAIN, Program
 from streamgraph.passes.assign import Assignment
@@ -59,10 +59,11 @@ def plan_loop(
         params, options: as for `plan`.
 
     Raises:
-        SpecError: the spec is wrong, or `inflight` is no whole number from 1.
+        SpecError: the spec is wrong, a task has the name of a pseudo-task (SG204), or `inflight` is no whole number from 1.
         BindingError: SG502, `per_item` has a name that is no input's.
     """
     program = as_program(spec, params)
+    _check_names(program)
     slots = [family.slots for family in program.families if family.slots is not None and family.over == "iteration"]
     depth = max([2, *slots]) if inflight is None else inflight
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
@@ -86,6 +87,14 @@ def plan_loop(
     proved = len(loop.prologue) + 2 * (loop.reach + 1) + depth
     ensure(loop.schedule(proved))
     return replace(loop, proved=proved)
+
+
+def _check_names(program: Program) -> None:
+    remedy = f"give it another name: in a loop {', '.join(sorted(PSEUDO))} are what the caller does"
+    clashes = (task for task in program.tasks if task.name in PSEUDO)
+    problems = [Problem("SG204", f"a loop cannot have a task '{task.name}'", task.location, remedy) for task in clashes]
+    if problems:
+        raise SpecError(*problems)
 
 
 @dataclass(frozen=True, slots=True)

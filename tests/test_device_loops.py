@@ -38,6 +38,7 @@ from streamgraph.model import HOST, MAIN, Program
 from streamgraph.operators import resolve
 from streamgraph.plan import plan
 from streamgraph.plan_loop import plan_loop
+from streamgraph.render.bands import is_caller
 from streamgraph.storages import trace
 from streamgraph.switches import targets_of
 from streamgraph.verify import verify
@@ -512,6 +513,7 @@ def test_pseudo_tasks_lie_on_the_devices_of_what_they_bring_and_take() -> None:
     assert {kind_of(name.partition("#")[0]) for name in device_of} >= PSEUDO - {"item"}
     assert device_of[at("item:1", 0)] == device_of[at("result:1", 0)] == "cuda:1"
     assert device_of[at("result", 0)] == "cuda:0"
+    assert all(is_caller(task) == (kind_of(task.name.partition("#")[0]) in PSEUDO) for task in written.program.tasks)
     assert loop.callers == (("cuda:1", "main.1"),)
     assert written.device_of["main.1"] == "cuda:1"
 

@@ -308,7 +308,7 @@ def test_what_is_not_for_several_devices_says_so() -> None:
     with pytest.raises(DeviceError, match="SG611"):
         compile(two_stages(), ops=ops, device="cuda", executor="graph")
     with pytest.raises(DeviceError, match=r"SG611.*lies on cuda:0 and cuda:1"):
-        run(two_stages(), inputs_of(two_stages(), 0), ops=ops, device="cuda", executor="graph", iterations=4)
+        run(two_stages(), inputs_on_gpu(two_stages(), inputs_of(two_stages(), 0)), ops=ops, device="cuda", executor="graph", iterations=4)
     with pytest.raises(DeviceError, match=r"lies on cuda:0 and cuda:1"):
         compile(two_stages(), ops=ops, device="cuda:1")
     graph = Graph("far")
