@@ -518,6 +518,17 @@ def test_pseudo_tasks_lie_on_the_devices_of_what_they_bring_and_take() -> None:
     assert written.device_of["main.1"] == "cuda:1"
 
 
+@pytest.mark.parametrize("count", range(1, 6))
+def test_what_a_host_task_makes_on_each_device_is_handed_over_behind_it(count: int) -> None:
+    graph = Graph("made")
+    graph.input("hx", "i64[8]", device="cpu")
+    for number in range(2):
+        graph.value(f"y{number}", "i64[8]", device=f"cuda:{number}")
+        graph.task(f"make{number}", "mix", reads="hx", writes=f"y{number}", host=True)
+        graph.output(f"y{number}")
+    assert verify(plan_loop(graph, inflight=3).schedule(count)) == ()
+
+
 def test_the_loop_of_there_and_back_has_a_lane_for_each_way() -> None:
     of = there_and_back()
     lanes = {issue.task: issue.lane for issue in plan_loop(of).steady}
