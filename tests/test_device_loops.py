@@ -18,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import streamgraph as sg
 from streamgraph.builder import Graph
 from streamgraph.devices import crosses, of_tasks
 from streamgraph.errors import TaskError
@@ -31,6 +32,7 @@ from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
 from streamgraph.executors.pipeline import Pipeline
 from streamgraph.executors.slots import Slots
+from streamgraph.executors.stepwise import Stepwise
 from streamgraph.iterations import PSEUDO, at, kind_of
 from streamgraph.loop import Loop
 from streamgraph.looping import Looper
@@ -234,6 +236,13 @@ def test_what_copies_and_further_streams_of_the_caller_need_is_done(method: str,
     assert all_pass(loop, 10, **machine)
     monkeypatch.setattr(LoopStreams, method, lambda *arguments: None)
     assert not all_pass(loop, 60, **machine)
+
+
+def test_results_that_are_due_when_a_loop_has_ended_are_kept_for_the_callers_streams_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = plan_loop(staged(), frozenset({"hx"}), inflight=3)
+    assert all_pass(loop, 20, shared=True)
+    monkeypatch.setattr(Stepwise, "hand_over", lambda steps, iteration: None)
+    assert not all_pass(loop, 60, shared=True)
 
 
 # --- what CUDA is asked for --------------------------------------------------------------------------------------------------------------
@@ -538,6 +547,23 @@ def test_the_loop_of_there_and_back_has_a_lane_for_each_way() -> None:
     lanes = {issue.task: issue.lane for issue in loop.steady}
     assert (lanes["there"], lanes["again"]) == ("p2p.0.1", "p2p.1.0")
     assert (loop.device_of["p2p.0.1"], loop.device_of["p2p.1.0"]) == ("cuda:0", "cuda:1")
+
+
+# --- on the CPU --------------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), devices=st.integers(2, 3), inflight=st.integers(1, 3))
+def test_on_the_cpu_the_same_loop_gives_the_reference_on_every_executor(seed: int, devices: int, inflight: int) -> None:
+    of = drawn(seed, devices)
+    items, bound = items_of(of, seed), inputs_of(of, 0)
+    right = expected(of, items, 9)
+    for executor in ("lanes", "eager", "sequential"):
+        known = {name: tensor.clone() for name, tensor in bound.items() if name not in items}
+        with sg.compile(of, known, ops=mix_for(of), device="cpu", executor=executor) as runner:  # type: ignore[arg-type]
+            given = [{name: tensor for name, tensor in inputs_of(of, number + 1).items() if name in items} for number in range(9)]
+            found = [{name: tensor.clone() for name, tensor in result.items()} for result in runner.map(given, inflight=inflight)]
+        assert [same(one, other) for one, other in zip(found, right, strict=True)] == [True] * 9
 
 
 # --- runners -----------------------------------------------------------------------------------------------------------------------------

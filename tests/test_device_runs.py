@@ -43,9 +43,9 @@ EXECUTORS = ("eager", "compiled", "lanes", "sequential")
 @pytest.fixture(autouse=True)
 def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The built-in copy goes to the device of the test, while there is one."""
-    plain = launch.run_copy
+    plain, plain_call = launch.run_copy, launch.copy_call
     monkeypatch.setattr(launch, "run_copy", lambda *arguments: (_on[-1].run_copy if _on else plain)(*arguments))
-    monkeypatch.setattr(launch, "copy_call", lambda *arguments: _on[-1].copy_call(*arguments))
+    monkeypatch.setattr(launch, "copy_call", lambda *arguments: (_on[-1].copy_call if _on else plain_call)(*arguments))
     yield
     _on.clear()
 

@@ -25,7 +25,7 @@ from streamgraph.executors.generate_loop import GeneratedLoop, generate_loop
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Cells
 from streamgraph.executors.slots import Slots
-from streamgraph.model import ENTRY
+from streamgraph.model import ENTRY, HOST, MAIN
 from streamgraph.operators import Operator
 from streamgraph.switches import Place
 
@@ -138,7 +138,9 @@ class LoopCode:
 
     def _astray(self, first: int, last: int) -> None:
         """SG607 for the tasks of one lane between these places of the iteration."""
-        found = [issue for issue in self.loop.steady[first : last + 1] if issue.lane == self.loop.steady[first].lane]
+        one = (HOST, MAIN)  # host tasks find lane 0's stream current
+        lane = self.loop.steady[first].lane
+        found = [issue for issue in self.loop.steady[first : last + 1] if issue.lane == lane or (lane in one and issue.lane in one)]
         tasks = [self.operators[self.loop.program.index_of_task[i.task]] for i in found if i.task in self.loop.program.index_of_task]
         suspects = [operator.call for operator in tasks if not operator.call.is_copy]
         raise launch.left_another_stream(suspects, found[0].lane)
