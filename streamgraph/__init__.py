@@ -38,6 +38,7 @@ The map, in the order in which a program passes through; imports point from late
     difference   what changed between two plans
     iterations   a Program written out for several iterations, one after another
     loop         what is issued for item after item, with waits that reach back
+    copy_lanes   a lane for each direction of a loop's copies
     plan_loop    Program -> Loop: the iterations planned as one, and the one that repeats
     loop_waits   the waits that every iteration has: how far back, why, and what goes wrong without
     rings        what is odd about a loop's rings over iterations

@@ -46,14 +46,6 @@ def settled(program: Program) -> Program:
     return replace(program, tensors=tuple(replace(tensor, device=device_of(tensor)) for tensor in program.tensors))
 
 
-def on_one(program: Program) -> Program:
-    """The same program with everything that lies on a GPU on the run's device."""
-    if not program.devices:
-        return program
-    tensors = (replace(tensor, device=tensor.device if tensor.device == CPU else DEVICE) for tensor in program.tensors)
-    return replace(program, tensors=tuple(tensors))
-
-
 def of_tasks(program: Program) -> tuple[str, ...]:
     """The device that each task of a settled program runs on, in declaration order: "cpu" for host tasks, "device" if none is named."""
     first, known = first_device(program), program.tensor_named

@@ -95,7 +95,7 @@ CATALOGUE: dict[str, str] = {
     "SG612": "This runner has no generated source: only executors that compile have one.",
     "SG613": "An input does not fit the CUDA graph that was captured with another one.",
     "SG614": "A CUDA graph could not be captured.",
-    "SG615": "This executor has no loops (`runner.map`), the program lies on several devices, or the loop repeats too late to be captured.",
+    "SG615": "This executor has no loops (`runner.map`), or the loop repeats too late to be captured.",
     "SG701": "The schedule cannot be read.",
     "SG702": "The schedule does not belong to the program: a task is missing, repeated or unknown.",
     "SG703": "Race: two tasks that must be ordered are not.",

@@ -12,14 +12,16 @@ What it makes is an ordinary Program, so that hazards, waits and proofs need no 
     an output                taken by a pseudo-task once `inflight` iterations are under way: `result#3` on main, `deliver#3` on the host
 
 Where the caller is apart (`plan_loop.py`), `main` is the caller's stream and nothing else, and its host thread is a lane like any other.
+The caller's streams on further devices are lanes too, with pseudo-tasks of their own: `item:1#3` brings what lies on cuda:1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from streamgraph.model import HOST, MAIN, Argument, Family, Kind, Output, Program, Task, Tensor
+from streamgraph.devices import first_device
+from streamgraph.model import CPU, HOST, MAIN, Argument, Family, Kind, Output, Program, Task, Tensor
 
 ITEM, SOURCE, RESULT, DELIVER = "item", "source", "result", "deliver"
 PSEUDO = frozenset({ITEM, SOURCE, RESULT, DELIVER})
@@ -45,15 +47,21 @@ def split(name: str) -> tuple[str, int]:
     return (base, int(iteration)) if separator else (name, -1)
 
 
+def kind_of(task: str) -> str:
+    """What kind of pseudo-task it is, on whichever device: "item" for `item:1`; for a task of the program nothing that is in PSEUDO."""
+    return task.partition(":")[0]
+
+
 def unroll(
-    program: Program, count: int, per_item: frozenset[str], inflight: int, main: str = MAIN, caller: str = HOST
-) -> Unrolled:
+    program: Program, count: int, per_item: frozenset[str], inflight: int, main: str = MAIN, caller: str = HOST,
+    callers: Mapping[str, str] | None = None,
+) -> Unrolled:  # fmt: skip
     """The program for `count` iterations. Each has its tasks in the order of declaration, which is part of their meaning.
 
     `per_item` names the inputs that each item brings; the others are bound for good. `main` is the lane of tasks that are pinned to
-    `main`, `caller` the lane of the pseudo-tasks that the caller's host thread does.
+    `main`, `caller` the lane of the pseudo-tasks that the caller's host thread does, `callers` those of its streams on further devices.
     """
-    writer = _Unroller(program, count, per_item, main, caller)
+    writer = _Unroller(program, count, per_item, main, caller, callers or {})
     tasks: list[Task] = []
     blocks: list[tuple[str, ...]] = []
     for iteration in range(count):
@@ -71,8 +79,11 @@ def unroll(
 
 
 class _Unroller:
-    def __init__(self, program: Program, count: int, per_item: frozenset[str], main: str, caller: str) -> None:
+    def __init__(
+        self, program: Program, count: int, per_item: frozenset[str], main: str, caller: str, callers: Mapping[str, str]
+    ) -> None:
         self.program, self.per_item, self.main, self.caller = program, per_item, main, caller
+        self.callers = {first_device(program): MAIN} | dict(callers)
         self.rings = {member for family in program.families if family.slots is not None for member in family.members}
         self.bound = bound = frozenset(tensor.name for tensor in program.inputs) - per_item
         self.written: dict[str, tuple[frozenset[str], frozenset[str]]] = {}  # bound inputs written before and after each task
@@ -116,11 +127,12 @@ class _Unroller:
 
     def sources(self, iteration: int) -> Iterator[Task]:
         """The pseudo-tasks that bring an item. The one on the host is always there: it paces the host, item by item."""
-        device = [t.name for t in self.program.inputs if t.name in self.per_item and t.device != "cpu"]
-        host = [t.name for t in self.program.inputs if t.name in self.per_item and t.device == "cpu"]
-        yield self._pseudo(SOURCE, iteration, self.caller, writes=host)
-        if device:
-            yield self._pseudo(ITEM, iteration, MAIN, writes=device)
+        brought = [tensor for tensor in self.program.inputs if tensor.name in self.per_item]
+        yield self._pseudo(SOURCE, iteration, self.caller, writes=[tensor.name for tensor in brought if tensor.device == CPU])
+        for device, lane in self.callers.items():
+            here = [tensor.name for tensor in brought if tensor.device == device]
+            if here:
+                yield self._pseudo(self._of_device(ITEM, device), iteration, lane, writes=here)
 
     def tasks(self, iteration: int) -> Iterator[Task]:
         """The program's own tasks. A bound input that a task writes is a value from there on, in this iteration only."""
@@ -152,20 +164,23 @@ class _Unroller:
         """The pseudo-tasks that hand an iteration's outputs to the caller, who may read and change them from there on."""
         held = [(output, self.name(output.tensor, iteration, self.rebound)) for output in self.program.outputs]
         self.outputs += [Output(at(output.name, iteration), name) for output, name in held]
-        device = [name for output, name in held if self.program.tensor_named[output.tensor].device != "cpu"]
-        host = [name for output, name in held if self.program.tensor_named[output.tensor].device == "cpu"]
-        if device:
-            yield self._pseudo(RESULT, iteration, MAIN, updates=device)
-        if host:
-            yield self._pseudo(DELIVER, iteration, self.caller, updates=host)
+        for device, lane in (*self.callers.items(), (CPU, self.caller)):
+            here = [name for output, name in held if self.program.tensor_named[output.tensor].device == device]
+            if here:
+                kind = DELIVER if device == CPU else self._of_device(RESULT, device)
+                yield self._pseudo(kind, iteration, lane, updates=here)
+
+    def _of_device(self, kind: str, device: str) -> str:
+        """The name of a pseudo-task of the caller's stream on that device."""
+        return kind if self.callers[device] == MAIN else f"{kind}:{device.partition(':')[2]}"
 
     def _pseudo(
-        self, kind: str, iteration: int, lane: str, *, writes: list[str] | None = None, updates: list[str] | None = None
+        self, name: str, iteration: int, lane: str, *, writes: list[str] | None = None, updates: list[str] | None = None
     ) -> Task:
         host = lane == HOST
-        made = tuple(Argument((at(name, iteration),)) for name in writes or ())
-        taken = tuple(Argument((name,)) for name in dict.fromkeys(updates or ()))
-        return Task(at(kind, iteration), kind, (), made, taken, stream=None if host else lane, cost=0.0, host=host)
+        made = tuple(Argument((at(tensor, iteration),)) for tensor in writes or ())
+        taken = tuple(Argument((tensor,)) for tensor in dict.fromkeys(updates or ()))
+        return Task(at(name, iteration), kind_of(name), (), made, taken, stream=None if host else lane, cost=0.0, host=host)
 
 
 def _rings(program: Program, count: int, per_item: frozenset[str], inflight: int) -> Iterator[Family]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from streamgraph.iterations import DELIVER, RESULT, at, split, unroll
+from streamgraph.devices import first_device, of_tasks
+from streamgraph.iterations import DELIVER, RESULT, at, kind_of, split, unroll
 from streamgraph.model import ENTRY, HOST, MAIN, Program
 from streamgraph.schedule import HostWait, Lane, Launch, Record, RecordStream, Release, Schedule, Step, Wait
 from streamgraph.storages import trace
@@ -30,7 +31,8 @@ class Issue:
     """One task of an iteration with what is issued around it, in this order: waits, releases, the launch, the record, more releases.
 
     `task` is a task of the program or a pseudo-task (`item`, `source`, `result`, `deliver`). A wait names the task whose event it is;
-    `entry` is the caller's work before the loop. `record_streams` are values for the caller that another lane than main allocated.
+    `entry` is the caller's work before the loop. `record_streams` are values for the caller, whose stream `lane` is, that another lane
+    allocated.
     `urgent` is as in a launch.
     """
 
@@ -58,6 +60,7 @@ class Loop:
     `inflight`: how many items may be under way before the caller has taken the first result. `reach`: how many iterations back a wait or
     release may look. `proved`: how many iterations the verifier has seen written out. `main` is the lane of the tasks that a single run has
     on `main`, `caller` that of the pseudo-tasks of the caller's host thread: `main` and `host` unless the caller is apart (`plan_loop.py`).
+    `callers` are (device, lane) of the caller's streams on further devices, from which items come and to which results go.
     """
 
     program: Program
@@ -70,6 +73,21 @@ class Loop:
     proved: int = 0
     main: str = MAIN
     caller: str = HOST
+    callers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether the program lies on several devices."""
+        return len(self.program.devices) > 1
+
+    @property
+    def device_of(self) -> dict[str, str]:
+        """The device of each lane that is a stream: that of its tasks. "device" is the run's, in a program that names none."""
+        first = first_device(self.program)
+        of_task = dict(zip(self.program.index_of_task, of_tasks(self.program), strict=True))
+        found = {lane: device for device, lane in self.callers}
+        found |= {issue.lane: of_task[issue.task] for issue in self.steady if issue.task in of_task}
+        return {lane.name: found.get(lane.name, first) for lane in self.lanes if lane.name not in self.host_lanes}
 
     @property
     def host_lanes(self) -> frozenset[str]:
@@ -93,12 +111,12 @@ class Loop:
 
     def schedule(self, count: int) -> Schedule:
         """The loop for `count` items as one flat Schedule of the program written out, to look at, to draw and to verify."""
-        written = unroll(self.program, count, self.per_item, self.inflight, self.main, self.caller)
+        written = unroll(self.program, count, self.per_item, self.inflight, self.main, self.caller, dict(self.callers))
         return Schedule(written.program, self.lanes, tuple(_WrittenOut(self, written.program, written.blocks[-1]).steps(count)))
 
     def own(self, task: str, iteration: int) -> int:
         """The iteration that a task issued in the block of `iteration` belongs to: results are taken `inflight - 1` blocks later."""
-        return iteration - self.inflight + 1 if task in (RESULT, DELIVER) else iteration
+        return iteration - self.inflight + 1 if kind_of(task) in (RESULT, DELIVER) else iteration
 
 
 class _WrittenOut:
@@ -167,23 +185,36 @@ class _WrittenOut:
         return HOST if storage.host else self.lane_of[self.program.tasks[storage.producer or 0].name]
 
     def end(self) -> Iterator[Step]:
-        sides = [lane.name for lane in self.loop.lanes if lane.name not in (MAIN, HOST) and lane.name in self.last]
+        callers = [lane for _, lane in self.loop.callers]
+        sides = [lane.name for lane in self.loop.lanes if lane.name not in (MAIN, HOST, *callers) and lane.name in self.last]
+        if callers:
+            yield from self.record(MAIN)
         for lane in sides:
             yield from self.record(lane)
             yield Wait(self.last[lane], MAIN)
-        result = next((issue for issue in self.loop.steady if issue.task == RESULT), None)
+        for caller in callers:
+            for lane in (MAIN, *sides):
+                yield Wait(self.last[lane], caller)
+        taken = {issue.task: issue for issue in self.loop.steady if kind_of(issue.task) == RESULT}
         on_host = {issue.task for issue in self.loop.steady if issue.lane == HOST}
-        if result is not None and any(back.name in on_host for back in result.waits):
+        made = [issue.lane for issue in taken.values() if any(back.name in on_host for back in issue.waits)]
+        if made:
             # A host task makes what is handed over. Every thread has come to its end by then.
             yield from self.record(HOST)
-            yield Wait(self.last[HOST], MAIN)
+            for lane in made:
+                yield Wait(self.last[HOST], lane)
         for name in self.rest:
-            if split(name)[0] == RESULT and result is not None:
-                yield from self.launch(name, MAIN)
+            if split(name)[0] in taken:
+                result = taken[split(name)[0]]
+                yield from self.launch(name, result.lane)
                 yield from self.hand_over(result, split(name)[1])
+        for caller in callers:
+            if caller in self.last:
+                yield from self.record(caller)
+                yield Wait(self.last[caller], MAIN)
         # An event stands right after its task, so main's own waits are behind none of them: whoever joins, joins every lane.
         yield from self.record(MAIN)
-        ends = [(lane, self.last[lane]) for lane in (MAIN, *sides)]
+        ends = [(lane, self.last[lane]) for lane in (MAIN, *sides, *callers) if lane in self.last]
         for _, event in ends:
             yield HostWait(event)
         yield from self.deliver(ends)

@@ -96,10 +96,6 @@ class Looper:
         if key in self._made:
             return self._made[key]
         program, executor = self.schedule.program, self.executor
-        device = getattr(executor, "device", None)
-        if self.schedule.has_devices and not isinstance(device, HostDevice) and not isinstance(executor, SequentialExecutor):
-            message = f"'{program.name}' lies on {' and '.join(program.devices)}, and a loop is issued to one device"
-            raise RunnerError(Problem("SG615", message, None, "call the runner in a plain loop, or write the items out in one program"))
         lanes = isinstance(executor, LanesExecutor)
         apart: dict[str, Any] = {}
         if isinstance(executor, GraphExecutor):

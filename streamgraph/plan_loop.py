@@ -8,6 +8,9 @@ and nothing else. The verifier then sees the loop written out, past the point fr
 **The caller apart.** Where items bring device tensors, or the program has host tasks, the caller's stream and thread are lanes that hold
 the caller's own work and nothing else; what a single run has on `main` gets a stream of the loop's own. An item's tensors are then taken
 behind what the caller has queued, not behind what the loop has; and pulling items, host tasks and issuing work can each have a thread.
+
+**On several devices** the caller has a stream on each, and those of further devices are always lanes of their own, where items are brought
+that lie there and results are taken: who uses a result of one device does not wait for what the loop has on another.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from streamgraph.devices import on_one
+from streamgraph.copy_lanes import number_of, unused, with_copy_lanes
 from streamgraph.errors import BindingError, Problem, SpecError, quoted
 from streamgraph.hazards import build_dag, find_hazards
-from streamgraph.iterations import DELIVER, ITEM, RESULT, SOURCE, Unrolled, at, split, unroll
+from streamgraph.iterations import ITEM, PSEUDO, RESULT, SOURCE, Unrolled, at, kind_of, split, unroll
 from streamgraph.loop import Back, Issue, Loop
-from streamgraph.model import ENTRY, HOST, MAIN, Program, Stream
+from streamgraph.model import CPU, ENTRY, HOST, MAIN, Program
 from streamgraph.passes.assign import Assignment
 from streamgraph.passes.lifetime import Lifetimes, place_releases
 from streamgraph.passes.sync import Synchronization, synchronize
@@ -30,7 +33,6 @@ from streamgraph.schedule import Lane, Schedule
 from streamgraph.storages import Accesses, Storage, trace
 from streamgraph.verify import ensure
 
-UPLOADS, DOWNLOADS = "h2d", "d2h"  # lanes of free copies: each direction has an engine of its own
 OWN_MAIN, CALLER = "loop", "caller"  # lanes of a loop with the caller apart: of what single runs have on main, and the caller's thread
 LONGEST = 256  # iterations written out, at least, before a loop is given up as one that never repeats
 
@@ -45,8 +47,7 @@ def plan_loop(
     copied: bool = False,
     **options: Any,
 ) -> Loop:
-    """The loop of a spec, proved on as many iterations as it needs to repeat and then as many again. It is one for a single device:
-    where the program names devices, they count as one.
+    """The loop of a spec, proved on as many iterations as it needs to repeat and then as many again.
 
     Args:
         spec: as for `plan`.
@@ -58,10 +59,11 @@ def plan_loop(
         params, options: as for `plan`.
 
     Raises:
-        SpecError: the spec is wrong, or `inflight` is no whole number from 1.
+        SpecError: the spec is wrong, a task has the name of a pseudo-task (SG204), or `inflight` is no whole number from 1.
         BindingError: SG502, `per_item` has a name that is no input's.
     """
-    program = on_one(as_program(spec, params))
+    program = as_program(spec, params)
+    _check_names(program)
     slots = [family.slots for family in program.families if family.slots is not None and family.over == "iteration"]
     depth = max([2, *slots]) if inflight is None else inflight
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
@@ -72,10 +74,10 @@ def plan_loop(
         unknown = ", ".join(f"'{quoted(name)}'" for name in sorted(items - inputs))
         remedy = f"the inputs are: {', '.join(tensor.name for tensor in program.inputs) or 'none'}"
         raise BindingError(Problem("SG502", f"an item of '{quoted(program.name)}' is to bring {unknown}, which is no input", None, remedy))
-    single = plan(_with_copy_lanes(program), **options)
-    on_device = any(tensor.name in items and tensor.device != "cpu" for tensor in program.inputs)
+    single = plan(with_copy_lanes(program), **options)
+    on_device = any(tensor.name in items and tensor.device != CPU for tensor in program.inputs)
     host_tasks = any(task.host for task in program.tasks)
-    lanes = _lanes(single, (on_device or host_tasks) if apart is None else apart, host_tasks)
+    lanes = _lanes(single, program, items, (on_device or host_tasks) if apart is None else apart, host_tasks)
     # A ring as deep as `inflight` fills once, repeats for as long as it reaches, and its last blocks do not count (`_folded`).
     count = 4 * depth + 4
     longest = max(LONGEST, 16 * depth)
@@ -87,60 +89,55 @@ def plan_loop(
     return replace(loop, proved=proved)
 
 
-def _with_copy_lanes(program: Program) -> Program:
-    """Free copies between host and device get a lane for each direction: the next item's upload must not queue behind this one's work."""
-    tasks = []
-    for task in program.tasks:
-        if task.is_copy and task.stream is None and not task.host:
-            source, target = (program.tensor_named[entry.tensors[0]].device for entry in (task.reads[0], task.writes[0]))
-            if source != target:
-                task = replace(task, stream=UPLOADS if source == "cpu" else DOWNLOADS)
-        tasks.append(task)
-    known = {stream.name for stream in program.streams}
-    added = tuple(Stream(name, "high") for name in (UPLOADS, DOWNLOADS) if name not in known)
-    return replace(program, tasks=tuple(tasks), streams=program.streams + added)
+def _check_names(program: Program) -> None:
+    remedy = f"give it another name: in a loop {', '.join(sorted(PSEUDO))} are what the caller does"
+    clashes = (task for task in program.tasks if task.name in PSEUDO)
+    problems = [Problem("SG204", f"a loop cannot have a task '{task.name}'", task.location, remedy) for task in clashes]
+    if problems:
+        raise SpecError(*problems)
 
 
 @dataclass(frozen=True, slots=True)
 class _Lanes:
-    """The lanes of a loop; which of them stands in for `main`, and on which the caller's host thread is."""
+    """The lanes of a loop; which of them stands in for `main`, on which the caller's host thread is, and (device, lane) of its streams on
+    further devices."""
 
     all: tuple[Lane, ...]
     main: str
     caller: str
+    callers: tuple[tuple[str, str], ...]
 
 
-def _lanes(single: Schedule, apart: bool | Literal["thread"], host_tasks: bool) -> _Lanes:
+def _lanes(
+    single: Schedule, program: Program, items: frozenset[str], apart: bool | Literal["thread"], host_tasks: bool
+) -> _Lanes:
     main, *sides = (lane for lane in single.lanes if not lane.is_host)
-    if not apart:
-        return _Lanes((main, *sides, Lane(HOST)), MAIN, HOST)
     taken = {lane.name for lane in sides}
-    own, caller = (_unused(name, taken) for name in (OWN_MAIN, CALLER))
+    shown = {program.tensor_named[name].device for name in (*items, *(output.tensor for output in program.outputs))}
+    callers = tuple((device, unused(f"{MAIN}.{number_of(device)}", taken)) for device in program.devices[1:] if device in shown)
+    mains = (main, *(Lane(lane) for _, lane in callers))
+    if not apart:
+        return _Lanes((*mains, *sides, Lane(HOST)), MAIN, HOST, callers)
+    own, caller = (unused(name, taken) for name in (OWN_MAIN, CALLER))
     if apart == "thread":
-        return _Lanes((main, *sides, Lane(caller), Lane(HOST)), MAIN, caller)
+        return _Lanes((*mains, *sides, Lane(caller), Lane(HOST)), MAIN, caller, callers)
     if not host_tasks:
-        return _Lanes((main, Lane(own), *sides, Lane(HOST)), own, HOST)
-    return _Lanes((main, Lane(own), *sides, Lane(caller), Lane(HOST)), own, caller)
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
+        return _Lanes((*mains, Lane(own), *sides, Lane(HOST)), own, HOST, callers)
+    return _Lanes((*mains, Lane(own), *sides, Lane(caller), Lane(HOST)), own, caller, callers)
 
 
 def _planned(
     program: Program, single: Schedule, lanes: _Lanes, items: frozenset[str], inflight: int, count: int, copied: bool
 ) -> Loop | None:
     """The loop as `count` iterations show it, its tasks on these lanes and in the order of a single run; None if they do not repeat yet."""
-    written = _issued(unroll(program, count, items, inflight, lanes.main, lanes.caller), tuple(single.lane_of))
+    unrolled = unroll(program, count, items, inflight, lanes.main, lanes.caller, dict(lanes.callers))
+    written = _issued(unrolled, tuple(single.lane_of))
     made = written.program
     accesses = trace(made)[0]
     dag = build_dag(made, find_hazards(made, accesses))
     index = {lane.name: number for number, lane in enumerate(lanes.all)}
-    of_task = {ITEM: MAIN, RESULT: MAIN, SOURCE: lanes.caller, DELIVER: lanes.caller}
-    of_task |= {task: lanes.main if lane == MAIN else lane for task, lane in single.lane_of.items()}
-    placed = tuple(index[of_task[split(task.name)[0]]] for task in made.tasks)
+    of_task = {task: lanes.main if lane == MAIN else lane for task, lane in single.lane_of.items()}
+    placed = tuple(index[of_task.get(split(task.name)[0]) or task.stream or HOST] for task in made.tasks)  # pseudo-tasks are pinned
     order = tuple(made.index_of_task[name] for block in written.blocks for name in block)
     place = {task: number for number, task in enumerate(order)}
     forward = all(place[first] < place[task] for task, before in enumerate(dag.earlier) for first in before)
@@ -160,9 +157,13 @@ def _planned(
 
 def _issued(written: Unrolled, order: tuple[str, ...]) -> Unrolled:
     """The program written out, each block in the order in which a single run issues its tasks: sources first, results last."""
-    rank = {task: number for number, task in enumerate(order)} | {SOURCE: -1, ITEM: -1}
-    blocks = tuple(tuple(sorted(block, key=lambda name: rank.get(split(name)[0], len(order)))) for block in written.blocks)
-    return replace(written, blocks=blocks)
+    rank = {task: number for number, task in enumerate(order)}
+
+    def place(name: str) -> int:
+        base = split(name)[0]
+        return rank[base] if base in rank else -1 if kind_of(base) in (SOURCE, ITEM) else len(order)
+
+    return replace(written, blocks=tuple(tuple(sorted(block, key=place)) for block in written.blocks))
 
 
 def _held_too_long(
@@ -222,9 +223,11 @@ def _relative(
     for drop in lifetimes.drops:
         if not drop.previous:
             (after if drop.launched else before).setdefault(drop.node, []).append(accesses.storages[drop.storage])
-    handed: dict[int, list[str]] = {}
+    known, device_of = written.program.tensor_named, _devices_of_results(written.program)
+    handed: dict[tuple[str, int], list[str]] = {}  # by device and iteration
     for number, _ in lifetimes.to_caller:
-        handed.setdefault(split(accesses.storages[number].tensor)[1], []).append(_label(accesses.storages[number]))
+        storage = accesses.storages[number]
+        handed.setdefault((known[storage.tensor].device, split(storage.tensor)[1]), []).append(_label(storage))
     blocks: list[tuple[Issue, ...]] = []
     position = 0
     for number, names in enumerate(written.blocks[:-1]):
@@ -238,11 +241,17 @@ def _relative(
                     base, assignment.lanes[sync.lane_of[position]].name, tuple(waits),
                     tuple(_value(storage, number) for storage in before.get(position, ())), position in waited,
                     tuple(_value(storage, number) for storage in after.get(position, ())),
-                    tuple(handed.get(own, ())) if base == RESULT else (), base in urgent,
+                    tuple(handed.get((device_of[base], own), ())) if base in device_of else (), base in urgent,
                 )
             )  # fmt: skip
         blocks.append(tuple(issues))
     return blocks
+
+
+def _devices_of_results(written: Program) -> dict[str, str]:
+    """Where what a `result` hands over lies, by its name without the iteration."""
+    tasks = {split(task.name)[0]: task for task in written.tasks if task.operator == RESULT}
+    return {name: written.tensor_named[task.updates[0].tensors[0]].device for name, task in tasks.items()}
 
 
 def _back(name: str, block: int) -> Back:
@@ -276,5 +285,6 @@ def _folded(
     if end - start < reach + 1:
         return None
     return Loop(
-        program, items, inflight, lanes.all, tuple(blocks[:start]), blocks[end], reach, main=lanes.main, caller=lanes.caller
-    )
+        program, items, inflight, lanes.all, tuple(blocks[:start]), blocks[end], reach, main=lanes.main, caller=lanes.caller,
+        callers=lanes.callers,
+    )  # fmt: skip

@@ -10,13 +10,14 @@ that is current there when `run` is called.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from streamgraph.devices import crosses, first_device
-from streamgraph.model import HOST, MAIN
+from streamgraph.model import HOST, MAIN, Program
 from streamgraph.schedule import Launch, Schedule
+from streamgraph.storages import Accesses
 
 Place: TypeAlias = tuple[str, str]
 """(lane, device): the stream that a lane has on a device."""
@@ -36,40 +37,61 @@ class Switches:
     received: Mapping[int, Place]
 
 
+class Current:
+    """What one thread has current while it issues: on each device whose stream is it, as far as that is known (`now`), and which device."""
+
+    def __init__(self, now: Iterable[Place] = (), active: str | None = None) -> None:
+        self.now, self.active = {device: (lane, device) for lane, device in now}, active
+
+    def changes(self, lane: str, own: str, target: str | None = None) -> tuple[Place, ...]:
+        """What to make current for a launch on a lane of device `own`, or for a copy from there to `target`; from here on it is."""
+        found: list[Place] = []
+        if target is not None and self.now.get(target) != (lane, target):
+            found.append((lane, target))
+        if found or self.now.get(own) != (lane, own) or self.active != own:
+            found.append((lane, own))
+        for place in found:
+            self.now[place[1]], self.active = place, place[1]
+        return tuple(found)
+
+    def back(self, first: str) -> tuple[Place, ...]:
+        """What to make current so that all streams are the caller's again, and `first` is the current device."""
+        found = [(MAIN, device) for device, place in self.now.items() if place != (MAIN, device) and device != first]
+        if found or self.now[first] != (MAIN, first) or self.active != first:
+            found.append((MAIN, first))
+        return tuple(found)
+
+
+def targets_of(program: Program) -> dict[str, str]:
+    """Where each copy between devices writes, by its name."""
+    if len(program.devices) < 2:
+        return {}
+    return {task.name: ends[1] for task in program.tasks if (ends := crosses(task, program)) is not None}
+
+
+def received_by(program: Program, accesses: Accesses, lane_of: Mapping[str, str]) -> dict[int, Place]:
+    """Whose memory the values are that copies between devices make, by storage number."""
+    targets = targets_of(program)
+    return {
+        number: (lane_of[name], targets[name])
+        for number, storage in enumerate(accesses.storages)
+        if targets and storage.producer is not None and (name := program.tasks[storage.producer].name) in targets
+    }
+
+
 def switches(schedule: Schedule) -> Switches:
     """The fewest changes of the current stream and device that one issuing thread needs."""
     first, program = first_device(schedule.program), schedule.program
-    now = {device: (MAIN, device) for device in (first, *program.devices)}
-    active = first
+    current = Current(((MAIN, device) for device in (first, *program.devices)), first)
+    targets = targets_of(program)
     before: dict[int, tuple[Place, ...]] = {}
-    targets: dict[str, str] = {}
     for number, step in enumerate(schedule.steps):
-        if not isinstance(step, Launch):
-            continue
-        lane = MAIN if step.lane == HOST else step.lane
-        own = schedule.device_of[lane]
-        changes: list[Place] = []
-        if schedule.has_devices:
-            ends = crosses(program.tasks[program.index_of_task[step.task]], program)
-            if ends is not None:
-                targets[step.task] = ends[1]
-                if now[ends[1]] != (lane, ends[1]):
-                    changes.append((lane, ends[1]))
-        if changes or now[own] != (lane, own) or active != own:
-            changes.append((lane, own))
-        for place in changes:
-            now[place[1]], active = place, place[1]
-        if changes:
-            before[number] = tuple(changes)
-    at_end = [(MAIN, device) for device, place in now.items() if place != (MAIN, device) and device != first]
-    if at_end or now[first] != (MAIN, first) or active != first:
-        at_end.append((MAIN, first))
-    received = {
-        number: (schedule.lane_of[name], targets[name])
-        for number, storage in enumerate(schedule.accesses.storages)
-        if targets and storage.producer is not None and (name := program.tasks[storage.producer].name) in targets
-    }
-    return Switches(before, tuple(at_end), targets, received)
+        if isinstance(step, Launch):
+            lane = MAIN if step.lane == HOST else step.lane
+            changes = current.changes(lane, schedule.device_of[lane], targets.get(step.task))
+            if changes:
+                before[number] = changes
+    return Switches(before, current.back(first), targets, received_by(program, schedule.accesses, schedule.lane_of))
 
 
 def user(schedule: Schedule, number: int, lane: str) -> Place:

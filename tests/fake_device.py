@@ -182,7 +182,8 @@ class FakeDevice:
     """Streams, events and an allocator without a GPU. `pace` is the chance that a queued item runs after each call of the host.
 
     Siblings are further devices of the same machine. Without `reach`, a copy between two devices ends on the one that it writes to. With
-    `shared`, others have drawn the same streams: whatever goes back to one is allocated there at once, written, and freed again.
+    `shared`, others have drawn the same streams: whatever goes back to one is allocated there at once, written, and freed again. `slow`
+    says which stream of the machine runs only where no other one can.
     """
 
     location = torch.device("cpu")
@@ -193,6 +194,7 @@ class FakeDevice:
         self.default = FakeStream(100)
         self.streams = [self.default]
         self.index, self.family, self.reach, self.shared = 0, {0: self}, True, False
+        self.slow: Callable[[], FakeStream | None] = lambda: None
         self.own: Any = SimpleNamespace()  # what a thread has current
         self.device_of: dict[str, tuple[str, tuple[str, str] | None]] = {}  # by task: its device, and both ends of a copy between two
         self.events = 0
@@ -343,7 +345,8 @@ class FakeDevice:
         ready = [s for s in self.streams if s.queue and not (isinstance(s.queue[0], tuple) and not s.queue[0][0].done)]
         if not ready:
             return False
-        item = self.random.choice(ready).queue.popleft()
+        slow = self.family[0].slow()
+        item = self.random.choice([stream for stream in ready if stream is not slow] or ready).queue.popleft()
         if isinstance(item, Mark):
             item.done = True
         elif not isinstance(item, tuple):

@@ -121,17 +121,21 @@ def turning(of: Program, seed: int) -> Program:
     in_family = {member for family in of.families for member in family.members}
     tasks: list[Task] = []
     rings: list[Family] = []
+    first = of.devices[0].partition(":")[2] if of.devices else ""
     for tensor in of.tensors:
         if tensor.kind is Kind.BUFFER and tensor.name not in in_family and draws.random() < 0.7:
-            host = tensor.device == "cpu"
+            host, number = tensor.device == "cpu", tensor.device.partition(":")[2]
+            lanes = [None, "main", "lane0"] if not number else [None, f"lane{number}.0", "main" if number == first else None]
             tasks.append(
                 Task(
-                    f"fill.{tensor.name}", "mix", (Argument(("hx" if host else "x",)),), (Argument((tensor.name,)),), host=host,
-                    stream=None if host else draws.choice([None, "main", "lane0"]), cost=5.0,
+                    f"fill.{tensor.name}", "mix", (Argument(("hx" if host else f"x{number}",)),), (Argument((tensor.name,)),), host=host,
+                    stream=None if host else draws.choice(lanes), cost=5.0,
                 )
             )  # fmt: skip
             rings.append(Family(tensor.name, (), (tensor.name,), 1 + draws.randrange(4), "iteration"))
     return replace(of, tasks=(*tasks, *of.tasks), families=(*of.families, *rings))
+
+
 def random_devices(choose: Choose, devices: int = 2, tasks: int = 10, lanes: int = 2) -> Program:
     """A valid program over several GPUs: tasks on each, copies of all directions, host tasks, and state on each device."""
     graph = Graph("devices")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 from streamgraph.binding import initial
@@ -27,6 +28,14 @@ Tensors = Mapping[str, torch.Tensor]
 
 def inputs_of(of: Program, seed: int, device: str = "cpu") -> dict[str, torch.Tensor]:
     return {tensor.name: initial(replace(tensor, init="random"), torch.device(device), seed) for tensor in of.inputs}
+
+
+def skip_without_gpus(of: Program) -> None:
+    """Skip the test where the GPUs that a program needs are not here."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    if of.devices and torch.cuda.device_count() <= int(of.devices[-1].partition(":")[2]):
+        pytest.skip(f"needs {' and '.join(of.devices)}")
 
 
 def reference(of: Program, device: Device | None = None) -> SequentialExecutor:

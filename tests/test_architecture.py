@@ -38,6 +38,7 @@ LAYERS = (
     "plan",
     "difference iterations",
     "loop",
+    "copy_lanes",
     "plan_loop",
     "loop_waits",
     "rings",

@@ -394,10 +394,15 @@ def test_after_a_loop_the_next_commands_are_about_the_loop(invoke: Invoke) -> No
     assert "--iterations 2 -o demo.html" in drawn.stderr
 
 
-def test_a_loop_over_several_devices_says_that_they_count_as_one(invoke: Invoke) -> None:
+def test_a_loop_over_several_devices_shows_the_lanes_of_each(invoke: Invoke) -> None:
     spec = str(Path(__file__).parents[1] / "specs" / "two_gpus.streamgraph.yaml")
-    assert "cuda:0 and cuda:1 count as one device in a loop" in invoke("plan", spec, "--iterations").stderr
-    assert "count as one" not in invoke("plan", spec).stderr
+    options = (spec, "--iterations", "--item", "batch")
+    assert "On cuda:0: @main, @load, @hop; on cuda:1: @second, @store." in invoke("plan", *options).stdout
+    lanes = {lane["lane"]: lane["device"] for lane in json.loads(invoke("plan", *options, "--json").stdout)["lanes"]}
+    assert lanes == {"main": "cuda:0", "load": "cuda:0", "hop": "cuda:0", "second": "cuda:1", "store": "cuda:1", "host": None}
+    drawn = invoke("draw", spec, "--iterations", "3", "--item", "batch", "-o", "loop.svg")
+    assert drawn.exit_code == 0
+    assert all(device in Path("loop.svg").read_text() for device in ("cuda:0", "cuda:1"))
 
 
 def test_a_saved_schedule_may_come_from_stdin(invoke: Invoke) -> None:

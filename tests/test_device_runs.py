@@ -27,7 +27,6 @@ from streamgraph.executors.device import CudaDevice
 from streamgraph.executors.eager import EagerExecutor
 from streamgraph.executors.lanes import LanesExecutor
 from streamgraph.executors.sequential import SequentialExecutor, without_rings
-from streamgraph.looping import Looper
 from streamgraph.model import Program
 from streamgraph.operators import resolve
 from streamgraph.plan import plan
@@ -44,9 +43,9 @@ EXECUTORS = ("eager", "compiled", "lanes", "sequential")
 @pytest.fixture(autouse=True)
 def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The built-in copy goes to the device of the test, while there is one."""
-    plain = launch.run_copy
+    plain, plain_call = launch.run_copy, launch.copy_call
     monkeypatch.setattr(launch, "run_copy", lambda *arguments: (_on[-1].run_copy if _on else plain)(*arguments))
-    monkeypatch.setattr(launch, "copy_call", lambda *arguments: _on[-1].copy_call(*arguments))
+    monkeypatch.setattr(launch, "copy_call", lambda *arguments: (_on[-1].copy_call if _on else plain_call)(*arguments))
     yield
     _on.clear()
 
@@ -123,6 +122,14 @@ class Caller:
         result = torch.empty_like(tensor)
         self.device.put(self.device.named(of_device).current, _writes(result, self.device.pointer_to(tensor)))
         return result
+
+    def change(self, outputs: Mapping[str, torch.Tensor]) -> None:
+        """Overwrite results on the device, which are the caller's."""
+        for output in self.of.outputs:
+            of_device = self.of.tensor_named[output.tensor].device
+            if of_device != "cpu":
+                pointer = self.device.pointer_to(outputs[output.name])
+                self.device.put(self.device.named(of_device).current, _writes(pointer, torch.full_like(pointer, -1)))
 
 
 def _writes(target: torch.Tensor, source: torch.Tensor) -> Callable[[], None]:
@@ -440,14 +447,6 @@ def test_on_gpus_the_executor_that_was_asked_for_is_made_and_a_graph_refused(nam
     made.close()
     with pytest.raises(DeviceError, match=r"SG611.*lies on cuda:0 and cuda:1"):
         make_executor(schedule, mix_for(schedule.program), "graph", Here(), 0, {})
-
-
-def test_a_loop_over_several_devices_is_refused() -> None:
-    schedule = plan(two_stages())
-    device = machine(schedule, 0, 0.2)
-    looper = Looper(schedule, executor_of("compiled", schedule, device), device.operators(schedule.program), device.location, ())
-    with pytest.raises(RunnerError, match="SG615"):
-        looper.pipeline(frozenset(), None)
 
 
 def test_copies_run_on_the_device_that_they_leave_or_reach() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from streamgraph.builder import Graph
 from streamgraph.cli import cli
 from streamgraph.commands.schedule import lanes_table
-from streamgraph.devices import crosses, of_tasks, on_one, settled
+from streamgraph.devices import crosses, of_tasks, settled
 from streamgraph.errors import SpecError, VerificationError
 from streamgraph.model import CPU, DEVICE, Kind, Program
 from streamgraph.plan import plan
@@ -215,13 +215,14 @@ def test_on_the_cpu_the_same_program_runs_on_every_executor(seed: int) -> None:
         assert same(dict(run(program, inputs_of(program, 0), ops=mix_for(program), device="cpu", executor=executor)), expected)  # type: ignore[arg-type]
 
 
-def test_a_loop_counts_the_devices_as_one() -> None:
+def test_a_loop_has_lanes_of_each_device() -> None:
     graph = two()
     graph.value("far", "i64[8]", device="cuda:1")
     graph.copy("hop", "x0", "far")
     graph.output(graph.task("t", "mix", reads=["far", "x1"], writes="y"))
-    assert on_one(graph.program()).devices == ()
-    assert plan_loop(graph).program.devices == ()
+    loop = plan_loop(graph)
+    on = {issue.task: loop.device_of[issue.lane] for issue in loop.steady if issue.task in ("hop", "t")}
+    assert on == {"hop": "cuda:0", "t": "cuda:1"}
 
 
 def test_tables_and_pictures_say_which_gpu_a_lane_is_of() -> None:

@@ -239,7 +239,7 @@ def test_what_repeats_looks_nothing_up_and_names_its_iterations() -> None:
     assert isinstance(made, Pipeline)
     made.slots.prepare()
     made.slots.enter({})
-    made.streams.enter(made.device.current_stream())
+    made.streams.enter(made.streams.now())
     phase = made.code.phase(5)
     for function in (*phase.parts, *([phase.source] if phase.source else [])):
         assert isinstance(function, FunctionType)

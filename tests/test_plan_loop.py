@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from streamgraph.builder import Graph
-from streamgraph.errors import BindingError
+from streamgraph.errors import BindingError, SpecError
 from streamgraph.hazards import build_dag, find_hazards
 from streamgraph.iterations import SOURCE, split, unroll
 from streamgraph.loop import Issue, Loop
@@ -99,6 +99,14 @@ def test_an_item_that_is_no_input_is_named_with_those_that_are() -> None:
     graph.output(graph.task("t", "f", reads=graph.input("x", "f32[4]"), writes="y"))
     with pytest.raises(BindingError, match=r"is to bring 'z', which is no input\n.*the inputs are: x"):
         plan_loop(graph, frozenset({"x", "z"}))
+
+
+@pytest.mark.parametrize("name", ["item", "source", "result", "deliver"])
+def test_a_task_with_the_name_of_what_the_caller_does_is_told_to_have_another(name: str) -> None:
+    graph = Graph("names")
+    graph.output(graph.task(name, "f", reads=graph.input("x", "f32[4]"), writes="y"))
+    with pytest.raises(SpecError, match=f"SG204.*a loop cannot have a task '{name}'"):
+        plan_loop(graph)
 
 
 def test_a_value_that_nothing_would_let_go_is_waited_for_inflight_iterations_later() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamgraph.builder import Graph
@@ -41,7 +41,7 @@ class Shim:
 
         class Stream:
             def __init__(self, device: torch.device, priority: int = 0) -> None:
-                self.priority, self.cuda_stream = priority, next(handles) % (5 if devices == 1 else 32) + 1  # soon the same ones again
+                self.priority, self.cuda_stream = priority, next(handles) % (7 if devices == 1 else 32) + 1  # soon the same ones again
                 self.device = str(device)
 
             def wait_stream(self, other: Stream) -> None:
@@ -93,6 +93,7 @@ def own_operators(of: Program) -> tuple[Program, dict[str, Any]]:
 
 @settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 10**6), streams=st.integers(1, 4), early=st.booleans(), all=st.booleans())
+@example(seed=6999, streams=3, early=False, all=False)  # three lanes that tasks are pinned to, and two more
 def test_the_code_gives_the_reference_and_makes_the_planned_calls(seed: int, streams: int, early: bool, all: bool) -> None:
     of = all_tensors(seeded(seed)) if all else seeded(seed)
     named, ops = own_operators(of)

@@ -429,10 +429,9 @@ def test_early_release_changes_no_byte(name: str, executor: str):
 def test_a_spec_gives_on_a_gpu_what_one_stream_gives(name: str):
     import torch
 
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    if torch.cuda.device_count() < max(len(program_of(name).devices), 1):
-        pytest.skip(f"needs {' and '.join(program_of(name).devices)}")
+    from tests.running import skip_without_gpus
+
+    skip_without_gpus(program_of(name))
     expected = run_of(name, "sequential", "cuda")
     for options in ({}, {"streams": 3}, {"order": "auto", "release": "early"}):
         found = run_of(name, "eager", "cuda", **options)

@@ -105,8 +105,6 @@ def loop_of(report: Report, schedule: Schedule, options: Planning, items: tuple[
     program = schedule.program
     per_item = _inputs(program, items)
     planner = planner_options(schedule)
-    if schedule.has_devices:
-        report.say(f"{' and '.join(program.devices)} count as one device in a loop: `runner.map` on several is not there yet (SG615).")
     loop = plan_loop(program, per_item, inflight=inflight, **planner)
     report.tell(ring_warnings(loop, lambda other: plan_loop(other, per_item, inflight=loop.inflight, **planner)))
     if options.executor == "auto" and schedule.issue == "captured":
@@ -144,6 +142,8 @@ def plan_iterations(report: Report, planned: Planned) -> None:
     }
     tasks, lanes = many(len(loop.program.tasks), "task"), many(len(loop.lanes), "lane")
     lines = [f"{loop.program.name}: a loop of {tasks} on {lanes}, one of them the host, {many(loop.inflight, 'iteration')} in flight"]
+    if loop.has_devices:
+        lines.append(f"{_on_devices(loop)}.")
     brought = ", ".join(sorted(loop.per_item))
     lines.append(f"Each iteration brings {brought}." if brought else "All inputs are bound for good.")
     for number, block in enumerate(loop.prologue):
@@ -153,6 +153,14 @@ def plan_iterations(report: Report, planned: Planned) -> None:
         lines += ["", "Waits that reach back ([-2]: of two iterations before):", aligned(far, indent="  ")]
     lines += ["", _proof(loop), f"Time:   {planned.time_said()}"]
     report.result("\n".join(lines))
+
+
+def _on_devices(loop: Loop) -> str:
+    """Which lanes each GPU has."""
+    lanes: dict[str, list[str]] = {device: [] for device in loop.program.devices}
+    for lane, device in loop.device_of.items():
+        lanes[device].append(f"@{lane}")
+    return "On " + "; on ".join(f"{device}: {', '.join(names)}" for device, names in lanes.items())
 
 
 def _block(block: tuple[Issue, ...]) -> list[str]:
@@ -256,9 +264,10 @@ def _data(loop: Loop, far: list[tuple[str, str]]) -> dict[str, Any]:
             for issue in issues
         ]  # fmt: skip
 
+    device_of = loop.device_of
     return {
         "name": loop.program.name, "inflight": loop.inflight, "per_item": sorted(loop.per_item),
-        "lanes": [{"lane": lane.name, "priority": lane.priority} for lane in loop.lanes],
+        "lanes": [{"lane": lane.name, "priority": lane.priority, "device": device_of.get(lane.name)} for lane in loop.lanes],
         "prologue": [block(issues) for issues in loop.prologue], "steady": block(loop.steady),
         "reaching_back": [{"wait": wait, "why": why} for wait, why in far], "reach": loop.reach, "proved": loop.proved,
     }  # fmt: skip

@@ -24,8 +24,8 @@ from streamgraph.executors.direct import Symbol, direct
 from streamgraph.executors.eager import EagerExecutor
 from streamgraph.executors.flat import NO_STEP, code_of, index_of, left_in
 from streamgraph.executors.generate import Generated, generate
-from streamgraph.executors.lane_streams import Caller
 from streamgraph.executors.memory import Cells, Memory
+from streamgraph.executors.places import Caller
 from streamgraph.model import MAIN, Kind
 from streamgraph.operators import Operator
 from streamgraph.schedule import Launch, Schedule

@@ -8,13 +8,14 @@ H200 with torch 2.11.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import torch
 
-from streamgraph.executors.device import CudaDevice, Device, Event, Stream
-from streamgraph.executors.lane_streams import LaneStreams
+from streamgraph.executors.device import CudaDevice, Device, Event, Stream, same
+from streamgraph.executors.places import Places
 from streamgraph.model import DEVICE, MAIN
 from streamgraph.switches import Place
 
@@ -64,8 +65,9 @@ class Direct(Protocol):
         """Tell the allocator; the tensor is the first argument, and not among these."""
         ...
 
-    def elsewhere(self, lane: str, name: Callable[[Symbol], str]) -> str:
-        """A condition, in the words that `name` has for symbols: another stream than the lane's is current, or another device."""
+    def elsewhere(self, place: Place, others: Sequence[Place], name: Callable[[Symbol], str]) -> str:
+        """A condition, in the words that `name` has for symbols: another stream than the lane's is current, or another device, or on
+        one of the other devices another stream than that of `others`."""
         ...
 
     def value(self, symbol: Symbol, lanes: Bindings) -> object:
@@ -85,7 +87,7 @@ class Direct(Protocol):
         ...
 
 
-def direct(device: Device, lanes: LaneStreams | None = None) -> Direct:
+def direct(device: Device, lanes: Places | None = None) -> Direct:
     """The direct calls of a device, or of all devices of these lanes, of which it is the first."""
     return CudaDirect(device, lanes) if isinstance(device, CudaDevice) else PlainDirect(device, lanes)
 
@@ -93,9 +95,9 @@ def direct(device: Device, lanes: LaneStreams | None = None) -> Direct:
 class _Names:
     """How streams are called: by their lane, and where a lane has streams on several devices, by the device as well."""
 
-    def __init__(self, device: Device, lanes: LaneStreams | None) -> None:
+    def __init__(self, device: Device, lanes: Places | None) -> None:
         self.device, self.devices = device, tuple(lanes.devices.values()) if lanes is not None else (device,)
-        self._own = lanes.schedule.device_of if lanes is not None else {}
+        self._own = lanes.home if lanes is not None else {}
 
     def stream(self, kind: str, place: Place) -> Symbol:
         """The symbol of that kind for a lane's stream."""
@@ -126,9 +128,12 @@ class PlainDirect(_Names):
         """See `Direct.record_stream`."""
         return ("record_stream",), self.stream("stream", place)
 
-    def elsewhere(self, lane: str, name: Callable[[Symbol], str]) -> str:
+    def elsewhere(self, place: Place, others: Sequence[Place], name: Callable[[Symbol], str]) -> str:
         """See `Direct.elsewhere`."""
-        return f"not {name(('is_current',))}({name(('stream', lane))})"
+        here = ("is_current", place[1]) if len(self.devices) > 1 else ("is_current",)
+        found = [f"not {name(here)}({name(self.stream('stream', place))})"]
+        found += [f"not {name(('holds', other[1]))}({name(self.stream('stream', other))})" for other in others]
+        return " or ".join(found)
 
     def value(self, symbol: Symbol, lanes: Bindings) -> object:
         """See `Direct.value`."""
@@ -139,6 +144,10 @@ class PlainDirect(_Names):
                 return lanes.events[event]
             case ("synchronize", event):
                 return lanes.events[event].synchronize
+            case ("is_current", device):
+                return lanes.devices[device].is_current
+            case ("holds", device):
+                return partial(_holds, lanes.devices[device])
             case _:
                 return getattr(self.device, symbol[0])
 
@@ -155,18 +164,24 @@ class PlainDirect(_Names):
         return self.device.is_capturing()
 
 
+def _holds(device: Device, stream: Stream) -> bool:
+    return same(device.current_stream(), stream)
+
+
 class CudaDirect(_Names):
     """The functions of `torch._C` that the methods of `torch.cuda` call."""
 
-    def __init__(self, device: CudaDevice, lanes: LaneStreams | None) -> None:
+    def __init__(self, device: CudaDevice, lanes: Places | None) -> None:
         super().__init__(device, lanes)
         self.index, *self._others = [device.location.index for device in self.devices]
         self._first = next(iter(lanes.devices)) if lanes is not None else DEVICE
 
     def switch(self, place: Place) -> tuple[Symbol, ...]:
         """See `Direct.switch`."""
-        device = ("device",) if place[1] == self._first else ("device", place[1])
-        return ("set_stream",), self.stream("id", place), device, ("type",)
+        return ("set_stream",), self.stream("id", place), self._number(place), ("type",)
+
+    def _number(self, place: Place) -> Symbol:
+        return ("device",) if place[1] in (self._first, DEVICE) else ("device", place[1])
 
     def record(self, event: str, lane: str) -> tuple[Symbol, ...]:
         """See `Direct.record`."""
@@ -180,10 +195,11 @@ class CudaDirect(_Names):
         """See `Direct.record_stream`."""
         return ("record_stream",), self.stream("stream", place)
 
-    def elsewhere(self, lane: str, name: Callable[[Symbol], str]) -> str:
+    def elsewhere(self, place: Place, others: Sequence[Place], name: Callable[[Symbol], str]) -> str:
         """See `Direct.elsewhere`."""
-        stream = f"{name(('current',))}({name(('device',))})[0] != {name(('id', lane))}"
-        return f"{stream} or {name(('current_device',))}() != {name(('device',))}"
+        current = name(("current",))
+        streams = [f"{current}({name(self._number(at))})[0] != {name(self.stream('id', at))}" for at in (place, *others)]
+        return " or ".join([streams[0], f"{name(('current_device',))}() != {name(self._number(place))}", *streams[1:]])
 
     def value(self, symbol: Symbol, lanes: Bindings) -> object:
         """See `Direct.value`."""

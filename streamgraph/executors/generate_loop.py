@@ -16,18 +16,20 @@ Several threads tell each other by the board of the loop, and keep values in cel
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from streamgraph.calls import Call
+from streamgraph.devices import first_device
 from streamgraph.executors import flat
 from streamgraph.executors.direct import Direct, Symbol
 from streamgraph.executors.flat import NO_STEP, Flat, Part
 from streamgraph.executors.slots import Slots
-from streamgraph.iterations import DELIVER, PSEUDO, RESULT
+from streamgraph.iterations import PSEUDO, kind_of
 from streamgraph.loop import Back, Issue
-from streamgraph.model import DEVICE, MAIN, Kind
+from streamgraph.model import HOST, MAIN, Kind
 from streamgraph.operators import Operator
+from streamgraph.switches import Current, Place, received_by, targets_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,18 @@ class _Writer(Flat):
         self.alone = told is None
         self.index = self.loop.program.index_of_task
         self.mine = [(place, issue) for place, issue in enumerate(self.loop.steady) if issue.lane in lanes]
+        self.first, self.home = first_device(self.loop.program), self.loop.device_of
+        self.targets = targets_of(self.loop.program)
+        lane_of = {issue.task: issue.lane for issue in self.loop.steady}
+        self.received = received_by(self.loop.program, slots.memory.accesses, lane_of)
         # Threads find their own stream current, and leave theirs as it is; one that issues to several lanes may have left any.
-        self.current = MAIN if self.alone else next(iter(lanes)) if len(lanes) == 1 else None
+        self.current = Current()
+        if self.alone:
+            self.current = Current(((MAIN, device) for device in (self.first, *self.loop.program.devices)), self.first)
+        elif len(lanes) == 1:
+            (lane,) = map(self._stream, lanes)
+            own, receiving = self._home(lane), [(lane, to) for task, to in self.targets.items() if lane_of[task] == lane]
+            self.current = Current([*receiving, (lane, own)], own)
         self.segment: list[int] = []  # places of the tasks issued since the stream was last changed or looked at
         self.local = self._locals() if self.alone else frozenset()
 
@@ -82,7 +94,7 @@ class _Writer(Flat):
         launches = 0
         for _, issue in self.mine:
             part = launches // flat.PART
-            if issue.task not in PSEUDO:
+            if kind_of(issue.task) not in PSEUDO:
                 call = self._call(issue)
                 made.update((returned.storage, part) for returned in call.returns)
                 for operand in call.operands():
@@ -113,12 +125,12 @@ class _Writer(Flat):
                 self.line(f"{self.cells(self.loop.inflight)}[{number}] = None", "nobody reads it any more", NO_STEP)
         launches = 0
         for place, issue in self.mine:
-            if issue.task not in PSEUDO:
+            if kind_of(issue.task) not in PSEUDO:
                 if launches and launches % flat.PART == 0:
                     self.parts.append(Part())
                 launches += 1
             self.issue(place, issue)
-        self.look()
+        self.look(self.current.now, self.current.active)
         if self.alone:
             self.hand_over()
         lines: list[tuple[str, int]] = []
@@ -139,14 +151,9 @@ class _Writer(Flat):
         if not self.alone:
             self.line(f"if board.limit <= (iteration, {place}): return False", "", NO_STEP)
         self.drop(issue.releases_before)
-        if issue.task not in PSEUDO:
-            if issue.lane != self.current:
-                self.look()
-                self.call(self.direct.switch((issue.lane, DEVICE)), "", NO_STEP)
-                self.current = issue.lane
-            self.task(self.index[issue.task], issue.lane, place)
-            self.segment.append(place)
-        by = self.loop.inflight - 1 if issue.task in (RESULT, DELIVER) else 0
+        if kind_of(issue.task) not in PSEUDO:
+            self.launch(place, issue)
+        by = -self.loop.own(issue.task, 0)
         if issue.record:
             if issue.lane not in self.host_lanes:
                 self.call(self.direct.record(event_of(issue.task, by), issue.lane), f"after {issue.task}", NO_STEP)
@@ -154,9 +161,25 @@ class _Writer(Flat):
                 self.line(f"board.record({issue.task!r}, iteration - {by})", "", NO_STEP)
         self.drop(issue.releases_after)
         for name in issue.record_streams:
-            function, *rest = self.direct.record_stream((MAIN, DEVICE))
+            function, *rest = self.direct.record_stream((issue.lane, self._home(issue.lane)))
             arguments = ", ".join([f"{self.cells(by)}[{self.slots.number[name]}]", *map(self.name, rest)])
-            self.line(f"{self.name(function)}({arguments})", f"record_stream {name} @main", NO_STEP)
+            self.line(f"{self.name(function)}({arguments})", f"record_stream {name} @{issue.lane}", NO_STEP)
+
+    def launch(self, place: int, issue: Issue) -> None:
+        lane, known = self._stream(issue.lane), dict(self.current.now)
+        active, changes = self.current.active, self.current.changes(lane, self._home(lane), self.targets.get(issue.task))
+        if changes:
+            self.look(known, active)
+        for at in changes:
+            self.call(self.direct.switch(at), "", NO_STEP)
+        self.task(self.index[issue.task], issue.lane, place)
+        self.segment.append(place)
+
+    def _stream(self, lane: str) -> str:
+        return MAIN if lane == HOST else lane
+
+    def _home(self, lane: str) -> str:
+        return self.home.get(lane, self.first)
 
     def wait(self, back: Back, lane: str, place: int) -> None:
         if back.name in self.told:
@@ -167,25 +190,29 @@ class _Writer(Flat):
         symbols = (("synchronize", event),) if lane in self.host_lanes else self.direct.wait(event, lane)
         self.call(symbols, f"wait {back} @{lane}", NO_STEP)
 
-    def look(self) -> None:
-        """Whether a task since the last change of stream left another one current. The built-in copy never does."""
+    def look(self, known: Mapping[str, Place], active: str | None) -> None:
+        """Whether a task since the last change of stream left another one current on a device, or another device; `known` and `active` are
+        what was current. The built-in copy never does."""
         suspects = [place for place in self.segment if not self._call(self.loop.steady[place]).is_copy]
-        if suspects and self.current is not None:
-            condition = self.direct.elsewhere(self.current, self.name)
+        if suspects and active is not None:
+            others = [place for device, place in known.items() if device != active]
+            condition = self.direct.elsewhere(known[active], others, self.name)
             self.line(f"if {condition}: {self.name(('astray',))}({suspects[0]}, {suspects[-1]})", "", suspects[-1])
         self.segment = []
 
     def drop(self, values: Sequence[Back]) -> None:
         for value in values:
             number = self.slots.number[value.name]
+            if number in self.received:
+                self.line(f"{self.name(('give_back',))}({number})", "the stream that it was taken from follows the lane", NO_STEP)
             places = self.views_of(number) if value.by == 0 else []
             places.append(f"v{number}" if number in self.local and value.by == 0 else f"{self.cells(value.by)}[{number}]")
             self.line(f"{' = '.join(places)} = None", f"release {value}", NO_STEP)
 
     def hand_over(self) -> None:
         """The outputs that are due are the caller's from here on."""
-        if self.current != MAIN:
-            self.call(self.direct.switch((MAIN, DEVICE)), "the caller's stream again", NO_STEP)
+        for at in self.current.back(self.first):
+            self.call(self.direct.switch(at), "the caller's stream again", NO_STEP)
         numbers = [number for _, number in self.slots.memory.accesses.outputs]
         cells = self.cells(self.loop.inflight - 1) if numbers else ""
         self.line(f"results = ({''.join(f'{cells}[{number}], ' for number in numbers)})", "", NO_STEP)

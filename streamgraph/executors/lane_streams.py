@@ -8,33 +8,19 @@ streams of the other devices, and `join` lets them follow `main`, which has all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 import torch
 
-from streamgraph.devices import first_device
 from streamgraph.executors.device import Device, Event, Stream, same
 from streamgraph.executors.left_over import drop_pending, inputs_free, last_records
+from streamgraph.executors.places import Caller, Places
 from streamgraph.model import HOST, MAIN
 from streamgraph.schedule import HostWait, Record, Schedule
-from streamgraph.switches import Place, Switches, switches, user
+from streamgraph.switches import Switches, switches, user
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """What the thread that calls a runner has current: a stream on each device, by its name, the first one's first; and a device."""
-
-    streams: Mapping[str, Stream]
-    index: int
-
-    @property
-    def main(self) -> Stream:
-        """Lane 0."""
-        return next(iter(self.streams.values()))
-
-
-class LaneStreams:
+class LaneStreams(Places):
     """Stream by lane and event by name. Side lanes and events are made in the first run, and never again.
 
     The values that a run leaves to the next one, by storage number, are in `pending`. `first`: no run came before this one. With `threads`,
@@ -42,39 +28,16 @@ class LaneStreams:
     """
 
     def __init__(self, schedule: Schedule, device: Device, *, threads: bool = False) -> None:
-        self.schedule, self.device = schedule, device
-        first = first_device(schedule.program)
-        self.devices = {first: device} | {name: device.sibling(name) for name in schedule.program.devices if name != first}
+        super().__init__(device, schedule.program, schedule.accesses, schedule.device_of, schedule.lane_of)
+        self.schedule = schedule
         self.switches: Switches = switches(schedule)
-        self.streams: dict[str, Stream] = {}  # MAIN is the stream of the latest run
-        self.at: dict[Place, Stream] = {}  # the streams that lanes have on all devices, see `switches`
-        self.caller: Caller | None = None  # of the latest run
         self.pending: dict[int, torch.Tensor] = {}
         self.events: dict[str, Event] = {}
         self.previous: dict[str, Event] = {}
         self.first = True
         self._twice = tuple(dict.fromkeys(s.event for s in schedule.steps if isinstance(s, HostWait) and s.previous)) * threads
         self._inputs_read = last_records(schedule)
-        self._spare: dict[int, Event] = {}  # by device
-        self._between: dict[tuple[str, Place], Event] = {}  # of a lane and its stream on another device: for the lane's thread alone
         self._made_on: dict[str, Stream] = {}  # where the buffers were made, and where they go back to, by device
-        of_lane = {task: schedule.lane_of[task] for task in self.switches.targets if task in schedule.lane_of}
-        self._receiving = tuple(dict.fromkeys((lane, self.switches.targets[task]) for task, lane in of_lane.items() if lane != MAIN))
-        self._in_steps = {
-            task: (lane, target) for task, lane in of_lane.items()
-            if not self.devices[schedule.device_of[lane]].reaches(self.devices[target := self.switches.targets[task]])
-        }  # fmt: skip
-
-    def now(self) -> Caller:
-        """What the calling thread has current."""
-        return Caller({name: device.current_stream() for name, device in self.devices.items()}, self.device.current_device())
-
-    def restore(self, caller: Caller, index: int | None = None) -> None:
-        """Make the caller's streams current again, the first device's last, and then the device of that index."""
-        for name, stream in reversed(tuple(caller.streams.items())):
-            self.devices[name].set_stream(stream)
-        if index is not None and index != self.device.current_device():
-            self.device.set_device(index)
 
     def enter(self, caller: Caller) -> None:
         """Begin a run: lane 0 is ordered after the last run; in the first run the side lanes get their streams."""
@@ -82,7 +45,7 @@ class LaneStreams:
         if last is not None and not same(last, main):
             self.follow(main, last)
         own = [((lane.name, self.schedule.device_of[lane.name]), lane.priority) for lane in self.schedule.lanes[1:] if not lane.is_host]
-        for place, priority in (*own, *((place, "normal") for place in self._receiving)):
+        for place, priority in (*own, *((place, "normal") for place in self.receiving)):
             stream = self.at.get(place)
             if stream is not None and not same(stream, caller.streams[place[1]]):
                 continue
@@ -104,59 +67,6 @@ class LaneStreams:
             for event in self._twice:
                 self.events[event], self.previous[event] = self.previous[event], self.events[event]
         self.caller = caller
-
-    def device_of(self, lane: str) -> Device:
-        """The device that the lane belongs to; the host runs with lane 0's stream."""
-        return self.devices[self.schedule.device_of[MAIN if lane == HOST else lane]]
-
-    def of_lane(self, lane: str) -> tuple[Stream, ...]:
-        """The streams that a thread of this lane's own has current, on its own device last."""
-        return (*(self.at[place] for place in self._receiving if place[0] == lane), self.streams[lane])
-
-    def fork(self) -> None:
-        """Lane 0 follows what the caller's streams of the other devices hold."""
-        for stream in self._others():
-            self.follow(self.streams[MAIN], stream)
-
-    def join(self) -> None:
-        """The caller's streams of the other devices follow lane 0."""
-        for stream in self._others():
-            self.follow(stream, self.streams[MAIN])
-
-    def _others(self) -> list[Stream]:
-        assert self.caller is not None
-        return [stream for stream in self.caller.streams.values() if not same(stream, self.caller.main)]
-
-    def arrived(self, task: str) -> None:
-        """After a copy to a device that it reaches in two steps: its lane follows the second one too."""
-        place = self._in_steps.get(task)
-        if place is not None:
-            self._hand_over("arrived", place, self.at[place], self.streams[place[0]])
-
-    def give_back(self, number: int) -> None:
-        """Before a value is dropped: the stream that its memory goes back to follows the lane, if that is another one."""
-        place = self.switches.received.get(number)
-        if place is not None:
-            self._hand_over("given back", place, self.streams[place[0]], self.at[place])
-
-    def _hand_over(self, why: str, place: Place, earlier: Stream, later: Stream) -> None:
-        if (why, place) not in self._between:
-            self._between[why, place] = self.device.new_event()
-        event = self._between[why, place]
-        self.device.record(event, earlier)
-        self.device.wait(event, later)
-
-    def arriving(self, task: str, copy: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """The copy, with `arrived` after it where that does something."""
-        if task not in self._in_steps:
-            return copy
-
-        def in_steps(*source: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
-            result = copy(*source, **named)
-            self.arrived(task)
-            return result
-
-        return in_steps
 
     def recorded(self, number: int, lane: str) -> Stream:
         """The stream that a `record_stream` of this storage for `lane` means."""
@@ -200,26 +110,14 @@ class LaneStreams:
                 self.device.record(event, last)
                 event.synchronize()
         self.pending.clear()
-        for held in (self.events, self.previous, self._spare, self._between, self.streams, self.at):
-            held.clear()
-        self.caller = None
-
-    def follow(self, later: Stream, earlier: Stream) -> None:
-        """Let `later` wait for all that `earlier` holds now."""
-        event = self._spare_event(earlier)
-        self.device.record(event, earlier)
-        self.device.wait(event, later)
+        self.events.clear()
+        self.previous.clear()
+        self.clear()
 
     def _drop_pending(self, last: Stream, only: str | None = None) -> None:
         drop_pending(self.schedule, self.device, self._owners, self.pending, last, self._spare_event(last), only)
 
     def _owners(self, number: int, lane: str) -> tuple[Stream, ...]:
         """The stream of the lane that made a value, and of the memory that it lies in."""
-        place = self.switches.received.get(number)
+        place = self.received.get(number)
         return (self.streams[lane], self.at[place]) if place is not None else (self.streams[lane],)
-
-    def _spare_event(self, stream: Stream) -> Event:
-        """An event that nobody else waits for, of the device of that stream: waits mean the recording that came before them."""
-        if stream.device_index not in self._spare:
-            self._spare[stream.device_index] = self.device.new_event()
-        return self._spare[stream.device_index]

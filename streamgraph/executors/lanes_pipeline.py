@@ -25,7 +25,7 @@ from streamgraph.executors.loop_board import AT_ONCE, LoopBoard
 from streamgraph.executors.loop_code import LoopCode
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
-from streamgraph.executors.modes import CallerState, on_stream
+from streamgraph.executors.modes import CallerState
 from streamgraph.executors.pipeline import Items, Outputs
 from streamgraph.executors.slots import Slots
 from streamgraph.executors.stepwise import Stepwise
@@ -36,7 +36,7 @@ from streamgraph.operators import Operator
 
 def threads_of(loop: Loop, one_issuer: bool) -> tuple[tuple[str, ...], ...]:
     """The lanes of each thread, the caller's first. `one_issuer`: one thread issues to all streams but the caller's."""
-    callers = (loop.caller,) if loop.main == MAIN else (MAIN, loop.caller)
+    callers = (loop.caller,) if loop.main == MAIN else (MAIN, *(lane for _, lane in loop.callers), loop.caller)
     others = [lane.name for lane in loop.lanes if lane.name not in callers]
     if not one_issuer:
         return (callers, *((lane,) for lane in others))
@@ -59,7 +59,7 @@ class LanesPipeline:
     ) -> None:
         self.loop, self.delay, self.device = loop, delay, device or HostDevice()
         self.slots = Slots(loop, memory)
-        self.streams = LoopStreams(loop, self.device, self.slots.length, calls)
+        self.streams = LoopStreams(loop, self.device, self.slots, calls)
         self.operators = {operator.call.task: operator for operator in operators}
         self.threads = threads_of(loop, one_issuer)
         of_lane = {lane: number for number, lanes in enumerate(self.threads) for lane in lanes}
@@ -128,8 +128,7 @@ class _Run:
         self.ended = False
         self.begun = self.taken = 0
         self.state = CallerState.take()
-        self.main = self.device.current_stream()
-        self.streams.enter(self.main)
+        self.streams.enter(self.streams.now())
         _, *others = pipeline.threads
         # The first iteration is issued step by step, so that what its tasks return can be checked.
         self.repeats = max(1, len(pipeline.loop.prologue)) if pipeline.codes else None
@@ -146,7 +145,7 @@ class _Run:
 
     def results(self, items: Items) -> Iterator[Outputs]:
         loop = self.pipeline.loop
-        with on_stream(self.device, self.main):
+        with self.streams.current():
             self.slots.prepare()
             self.slots.enter(self.bound)
             self.streams.prepare()
@@ -174,7 +173,7 @@ class _Run:
             if flat:
                 self._issue(0, iteration)  # no task is among it: the caller is apart
             else:
-                with on_stream(self.device, self.main), self.state.applied():
+                with self.streams.current(), self.state.applied():
                     self._issue(0, iteration)
             iteration += 1
             if iteration >= loop.inflight:
@@ -186,6 +185,7 @@ class _Run:
         if self.board.error is not None:
             raise self.board.error
         for rest in range(self.taken, iteration):
+            self.steps[0].hand_over(rest)
             yield self._take(rest)
 
     def _take(self, iteration: int) -> Outputs:
@@ -194,7 +194,8 @@ class _Run:
 
     def _serve(self, number: int, lanes: tuple[str, ...]) -> None:
         try:
-            self.device.set_stream(self.streams.by_lane[lanes[0]])
+            for stream in self.streams.of_lane(lanes[0]):
+                self.device.set_stream(stream)
             with self.state.applied():
                 for iteration in count():
                     if not self.board.wait_for_item(iteration) or not self._issue(number, iteration):
@@ -247,7 +248,7 @@ class _Run:
             interrupted = interrupt
             self.board.fail(AT_ONCE, interrupt)
             self._join()
-        with on_stream(self.device, self.main):
+        with self.streams.current():
             self.streams.come_to_rest()
         self.slots.clear(range(self.taken, self.begun))
         self.pipeline.broken, self.pipeline.under_way = None, None

@@ -25,7 +25,7 @@ from streamgraph.executors.generate_loop import GeneratedLoop, generate_loop
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Cells
 from streamgraph.executors.slots import Slots
-from streamgraph.model import ENTRY
+from streamgraph.model import ENTRY, HOST, MAIN
 from streamgraph.operators import Operator
 from streamgraph.switches import Place
 
@@ -61,7 +61,7 @@ class LoopCode:
         self.slots, self.operators, self.device, self.streams = slots, tuple(operators), device, streams
         self.lanes, self.told, self.wrap = lanes, told, wrap
         self.loop = slots.loop
-        self.direct: Direct = direct(device)
+        self.direct: Direct = direct(device, streams)
         self.period = lcm(slots.length, slots.period())
         self._generated: GeneratedLoop | None = None
         self._code: CodeType | None = None
@@ -77,7 +77,8 @@ class LoopCode:
 
     def enter(self) -> None:
         """Begin a loop: functions that have other streams or buffers are of no use any more."""
-        held = (*(stream.cuda_stream for stream in self.streams.by_lane.values()), *map(id, self.slots.held()))
+        streams = (*self.streams.streams.values(), *self.streams.at.values())
+        held = (*(stream.cuda_stream for stream in streams), *map(id, self.slots.held()))
         if held != self._held:
             self._phases.clear()
             self._shared = {}
@@ -117,6 +118,7 @@ class LoopCode:
                 function = operator.function
                 if operator.call.is_copy:
                     function = launch.copy_call(operator.call, self.device.location, self._lane_of(operator.call.task))
+                    function = self.streams.arriving(operator.call.task, function)
                 return function if self.wrap is None else self.wrap(operator.call.task, function)
             case ("constant", task, place):
                 return self.operators[int(task)].call.const[int(place)][1]
@@ -129,12 +131,16 @@ class LoopCode:
                 return self.slots.of(here.number - int(by))
             case ("astray",):
                 return self._astray
+            case ("give_back",):
+                return self.streams.give_back
             case _:
                 return self.direct.value(symbol, here)
 
     def _astray(self, first: int, last: int) -> None:
         """SG607 for the tasks of one lane between these places of the iteration."""
-        found = [issue for issue in self.loop.steady[first : last + 1] if issue.lane == self.loop.steady[first].lane]
+        one = (HOST, MAIN)  # host tasks find lane 0's stream current
+        lane = self.loop.steady[first].lane
+        found = [issue for issue in self.loop.steady[first : last + 1] if issue.lane == lane or (lane in one and issue.lane in one)]
         tasks = [self.operators[self.loop.program.index_of_task[i.task]] for i in found if i.task in self.loop.program.index_of_task]
         suspects = [operator.call for operator in tasks if not operator.call.is_copy]
         raise launch.left_another_stream(suspects, found[0].lane)
@@ -178,7 +184,7 @@ class _Iteration(Mapping[str, Event]):
 
     @property
     def streams(self) -> Mapping[str, Stream]:
-        return self._streams.by_lane
+        return self._streams.streams
 
     @property
     def events(self) -> Mapping[str, Event]:
@@ -186,11 +192,11 @@ class _Iteration(Mapping[str, Event]):
 
     @property
     def at(self) -> Mapping[Place, Stream]:
-        return {}
+        return self._streams.at
 
     @property
     def devices(self) -> Mapping[str, Device]:
-        return {}
+        return self._streams.devices
 
     def __getitem__(self, name: str) -> Event:
         task, _, by = name.rpartition("_")

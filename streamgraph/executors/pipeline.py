@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from streamgraph.executors.device import Device, Stream
 from streamgraph.executors.loop_code import LoopCode
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.memory import Memory
-from streamgraph.executors.modes import on_stream, task_mode
+from streamgraph.executors.modes import task_mode
 from streamgraph.executors.slots import Slots
 from streamgraph.executors.stepwise import Stepwise
 from streamgraph.loop import Loop
@@ -38,7 +39,7 @@ class Pipeline:
         """`calls` as for `LoopStreams`."""
         self.loop, self.device = loop, device
         self.slots = Slots(loop, memory)
-        self.streams = LoopStreams(loop, device, self.slots.length, calls)
+        self.streams = LoopStreams(loop, device, self.slots, calls)
         self.code = LoopCode(self.slots, operators, device, self.streams, [lane.name for lane in loop.lanes])
         self._operators = {operator.call.task: operator for operator in operators}
         self._first = True
@@ -74,9 +75,9 @@ class _Run:
     def __init__(self, pipeline: Pipeline, bound: Mapping[str, torch.Tensor]) -> None:
         self.pipeline, self.bound = pipeline, bound
         self.device = pipeline.device
-        self.main = self.device.current_stream()
         self.streams = pipeline.streams
-        self.streams.enter(self.main)
+        self.caller = self.streams.now()
+        self.streams.enter(self.caller)
         self.slots = pipeline.slots
         self.steps = Stepwise(self.slots, pipeline._operators, self.device, self.streams, [lane.name for lane in pipeline.loop.lanes])
         self.ended = False
@@ -108,6 +109,7 @@ class _Run:
             yield from self._repeated(items)
         self.end()
         for rest in range(self.taken, self.begun):
+            self.steps.hand_over(rest)
             yield self._take(rest)
 
     def _repeated(self, items: Items) -> Iterator[Outputs]:
@@ -129,11 +131,11 @@ class _Run:
 
     def _issue(self, parts: Sequence[Callable[..., Any]], item: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Issue one iteration by its functions; what `_issuing` does, in the fewest calls. The outputs that are due."""
-        code, device = self.pipeline.code, self.device
+        code, streams = self.pipeline.code, self.streams
         direct, before = code.direct, None
         if direct.current() != self.key or not direct.device_is_current():
-            before = device.current_stream(), device.current_device()
-            device.set_stream(self.main)
+            before = streams.now()
+            streams.restore(self.caller)
         gradients, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
         torch._C._set_grad_enabled(False)
         torch.set_autocast_cache_enabled(False)
@@ -141,7 +143,7 @@ class _Run:
             for part in parts:
                 results: tuple[torch.Tensor, ...] = part(item)
         except BaseException as error:
-            before = before or (self.main, self.main.device_index)
+            before = before or replace(self.caller, index=self.caller.main.device_index)
             raised, _ = code.failed(error, self.begun)
             self.end()
             if raised is error:
@@ -151,8 +153,7 @@ class _Run:
             torch.set_autocast_cache_enabled(cached)
             torch._C._set_grad_enabled(gradients)
             if before is not None:
-                device.set_stream(before[0])
-                device.set_device(before[1])
+                streams.restore(before, before.index)
         return results
 
     def _take(self, iteration: int) -> Outputs:
@@ -161,8 +162,8 @@ class _Run:
 
     @contextmanager
     def _issuing(self) -> Iterator[None]:
-        """Issue work; the caller's stream and device are current again afterwards, and after an error every lane is at rest."""
-        with on_stream(self.device, self.main):
+        """Issue work; the caller's streams and device are current again afterwards, and after an error every lane is at rest."""
+        with self.streams.current():
             try:
                 with task_mode():
                     yield

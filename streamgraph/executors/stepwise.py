@@ -12,9 +12,9 @@ from streamgraph.executors.launch import check_stream, failure, in_item, launch
 from streamgraph.executors.loop_board import LoopBoard
 from streamgraph.executors.loop_streams import LoopStreams
 from streamgraph.executors.slots import Slots
-from streamgraph.iterations import PSEUDO
+from streamgraph.iterations import PSEUDO, kind_of
 from streamgraph.loop import Back, Issue
-from streamgraph.model import ENTRY, MAIN
+from streamgraph.model import ENTRY
 from streamgraph.operators import Operator
 
 
@@ -50,14 +50,20 @@ class Stepwise:
                 continue
             if (self.place and not self.waits(issue, iteration)) or self._is_over(iteration):
                 return False
-            self.slots.drop(issue.releases_before, iteration)
-            if issue.task not in PSEUDO:
+            self._drop(issue.releases_before, iteration)
+            if kind_of(issue.task) not in PSEUDO:
                 self._launch(issue, iteration, check)
             self._record(issue, iteration)
-            self.slots.drop(issue.releases_after, iteration)
+            self._drop(issue.releases_after, iteration)
+            if issue.record_streams:
+                self._record_streams(issue, self.loop.own(issue.task, iteration))
+        return True
+
+    def hand_over(self, iteration: int) -> None:
+        """Tell the allocator of an iteration's outputs that no issue has handed over, since the loop ended before."""
+        for issue in self.loop.steady:
             if issue.record_streams:
                 self._record_streams(issue, iteration)
-        return True
 
     def waits(self, issue: Issue, iteration: int) -> bool:
         """What an issue waits for. False: an error stands before it."""
@@ -81,19 +87,18 @@ class Stepwise:
         if lane in self.host_lanes:
             event.synchronize()
         else:
-            self.device.wait(event, self.streams.by_lane[lane])
+            self.device.wait(event, self.streams.streams[lane])
         return True
 
     def _launch(self, issue: Issue, iteration: int, check: bool) -> None:
         operator, cells = self.operators[issue.task], self.slots.of(iteration)
-        stream = self.streams.by_lane[issue.lane]
-        if not self.device.is_current(stream):
-            self.device.set_stream(stream)
+        self.streams.make_current(issue.task, issue.lane)
         try:
             if self.delay is not None:
                 self.delay(issue.task, "before")
             launch(operator, cells, self.device.location, issue.lane, check=check)
-            check_stream(self.device, stream, operator, issue.lane)
+            check_stream(self.streams.device_of(issue.lane), self.streams.streams[issue.lane], operator, issue.lane)
+            self.streams.arrived(issue.task)
             if self.delay is not None:
                 self.delay(issue.task, "after")
         except BaseException as error:
@@ -107,13 +112,18 @@ class Stepwise:
             return
         own = self.loop.own(issue.task, iteration)
         if issue.lane not in self.host_lanes:
-            self.device.record(self.streams.event(issue.task, own), self.streams.by_lane[issue.lane])
+            self.device.record(self.streams.event(issue.task, own), self.streams.streams[issue.lane])
         if self.board is not None and issue.task in self.told:
             self.board.record(issue.task, own)
 
+    def _drop(self, values: tuple[Back, ...], iteration: int) -> None:
+        for value in values:
+            self.streams.give_back(self.slots.number[value.name])
+        self.slots.drop(values, iteration)
+
     def _record_streams(self, issue: Issue, iteration: int) -> None:
-        cells = self.slots.of(self.loop.own(issue.task, iteration))
+        cells = self.slots.of(iteration)
         for name in issue.record_streams:
             tensor = cells[self.slots.number[name]]
             if tensor is not None:  # on host threads the caller may have it already
-                self.device.record_stream(tensor, self.streams.by_lane[MAIN])
+                self.device.record_stream(tensor, self.streams.streams[issue.lane])

@@ -40,8 +40,9 @@ def iteration_of(task: str) -> int:
 
 
 def is_caller(task: Task) -> bool:
-    """Whether a task only stands for the caller, who brings an item or takes a result."""
-    return task.operator in PSEUDO and task.name.startswith(f"{task.operator}{MARK}")
+    """Whether a task only stands for the caller, who brings an item or takes a result (`item:1#3`: on cuda:1)."""
+    name, mark, _ = task.name.rpartition(MARK)
+    return bool(mark) and task.operator in PSEUDO and name.partition(":")[0] == task.operator
 
 
 def bands_of(timeline: Timeline, row_of: dict[str, int], tasks: dict[str, Task]) -> tuple[Band, ...]:

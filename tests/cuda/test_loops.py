@@ -16,10 +16,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import streamgraph as sg
 from streamgraph.cli import cli
+from streamgraph.plan import as_program
 from streamgraph.prefetch import prefetch
 from tests.cuda.support import MILLISECOND, delayed, inputs_on_gpu
 from tests.programs import mix_for, seeded, turning
-from tests.running import expected_of, inputs_of, same
+from tests.running import expected_of, inputs_of, same, skip_without_gpus
 
 pytestmark = pytest.mark.cuda
 
@@ -340,6 +341,7 @@ def test_iterations_of_every_spec_equal_calls_one_after_another_on_the_command_l
     beside = SPECS / f"{name}.py"
     ops = ("--ops", str(beside)) if beside.exists() else ()
     spec = str(SPECS / f"{name}.streamgraph.yaml")
+    skip_without_gpus(as_program(spec))
     done = CliRunner().invoke(cli, ["run", spec, *ops, "--iterations", "5", "--device", "cuda", "--json"])
     assert done.exit_code == 0, done.output
     data = json.loads(done.stdout)
