@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgraph.executors.parts import Cut, cut, issues_of
-from streamgraph.executors.phases import moving
+from streamgraph.executors.parts import Cut, cut, issues_of, moving
 from streamgraph.iterations import PSEUDO, SOURCE
 from streamgraph.model import HOST
 from streamgraph.plan import plan

@@ -18,8 +18,8 @@ from streamgraph.executors.first_iterations import begins_steadily
 from streamgraph.executors.graph_run import GraphRun
 from streamgraph.executors.graph_threads import GraphThreads
 from streamgraph.executors.memory import Memory
-from streamgraph.executors.parts import Cut, cut
-from streamgraph.executors.phases import Phases, moving
+from streamgraph.executors.parts import Cut, cut, moving
+from streamgraph.executors.phases import Phases
 from streamgraph.executors.pipeline import Items, Outputs
 from streamgraph.executors.slots import Slots
 from streamgraph.loop import Loop

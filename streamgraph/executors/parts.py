@@ -22,10 +22,11 @@ from typing import Literal, TypeAlias
 
 from streamgraph.iterations import DELIVER, ITEM, RESULT, SOURCE
 from streamgraph.loop import Back, Issue
-from streamgraph.model import ENTRY, HOST, MAIN
+from streamgraph.model import ENTRY, HOST, MAIN, Kind, Program
 from streamgraph.schedule import HostWait, Launch, Record, Release, Schedule, Wait
+from streamgraph.storages import Accesses
 
-Kind: TypeAlias = Literal["host", "eager", "part"]
+PieceKind: TypeAlias = Literal["host", "eager", "part"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Member:
 class Piece:
     """What is issued at once: a part's tasks in issue order, or a single host task or eager launch."""
 
-    kind: Kind
+    kind: PieceKind
     members: tuple[Member, ...]
 
 
@@ -83,6 +84,30 @@ def cut(
     return cutter.done(frozenset(looked_at))
 
 
+def moving(program: Program, accesses: Accesses, bound: Collection[str]) -> frozenset[str]:
+    """The device tasks that no graph can hold: they touch memory that the caller brings on the host, or that a host task makes.
+
+    What such a task makes in host memory lies elsewhere each time too. (What it makes on the device is copied to where parts expect it.)
+    """
+    moved = {
+        number
+        for number, storage in enumerate(accesses.storages)
+        if storage.kind is Kind.INPUT and storage.host and storage.tensor not in bound
+    }
+    made: dict[int, list[int]] = {}
+    for number, storage in enumerate(accesses.storages):
+        if storage.producer is not None:
+            made.setdefault(storage.producer, []).append(number)
+    found: list[str] = []
+    for index, task in enumerate(program.tasks):
+        if task.host:
+            moved.update(made.get(index, ()))
+        elif any(access.storage in moved for access in accesses.of_task[index]):
+            found.append(task.name)
+            moved.update(number for number in made.get(index, ()) if accesses.storages[number].host)
+    return frozenset(found)
+
+
 class _Cutter:
     def __init__(self, issues: tuple[Issue, ...], eager: frozenset[str], period: int, host_lanes: Collection[str]) -> None:
         self.period, self.eager, self.host_lanes = period, eager, host_lanes
@@ -103,7 +128,7 @@ class _Cutter:
         self.latest: list[Back] = []
         self.shown: set[str] = set()
         self.inner: set[str] = set()
-        self.found: dict[tuple[int, int, Kind], list[Member]] = {}
+        self.found: dict[tuple[int, int, PieceKind], list[Member]] = {}
 
     def for_device(self, issue: Issue) -> list[Back]:
         """The waits for device tasks: everything is behind entry, and no event waits for a host task."""

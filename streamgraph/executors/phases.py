@@ -28,35 +28,11 @@ from streamgraph.executors.launch import failure, launch
 from streamgraph.executors.memory import Cells
 from streamgraph.executors.parts import Cut, Member, Piece
 from streamgraph.iterations import ITEM
-from streamgraph.model import MAIN, Kind, Program
+from streamgraph.model import MAIN, Program
 from streamgraph.operators import Operator
 from streamgraph.storages import Accesses
 
 LAUNCHERS = 16  # streams that graphs are launched on; parts take them in turn, and two on one stream follow each other
-
-
-def moving(program: Program, accesses: Accesses, bound: Collection[str]) -> frozenset[str]:
-    """The device tasks that no graph can hold: they touch memory that the caller brings on the host, or that a host task makes.
-
-    What such a task makes in host memory lies elsewhere each time too. (What it makes on the device is copied to where parts expect it.)
-    """
-    moved = {
-        number
-        for number, storage in enumerate(accesses.storages)
-        if storage.kind is Kind.INPUT and storage.host and storage.tensor not in bound
-    }
-    made: dict[int, list[int]] = {}
-    for number, storage in enumerate(accesses.storages):
-        if storage.producer is not None:
-            made.setdefault(storage.producer, []).append(number)
-    found: list[str] = []
-    for index, task in enumerate(program.tasks):
-        if task.host:
-            moved.update(made.get(index, ()))
-        elif any(access.storage in moved for access in accesses.of_task[index]):
-            found.append(task.name)
-            moved.update(number for number in made.get(index, ()) if accesses.storages[number].host)
-    return frozenset(found)
 
 
 @dataclass

@@ -20,8 +20,8 @@ from streamgraph.executors.device import Device, Stream
 from streamgraph.executors.graph import GraphExecutor, empty_like
 from streamgraph.executors.memory import Cells
 from streamgraph.executors.modes import task_mode
-from streamgraph.executors.parts import Cut, cut, issues_of
-from streamgraph.executors.phases import Phase, Phases, moving
+from streamgraph.executors.parts import Cut, cut, issues_of, moving
+from streamgraph.executors.phases import Phase, Phases
 from streamgraph.model import HOST, MAIN, Kind
 from streamgraph.operators import Operator
 from streamgraph.schedule import RecordStream, Schedule
