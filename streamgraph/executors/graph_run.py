@@ -17,16 +17,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from streamgraph.calls import type_text
-from streamgraph.errors import BindingError, Problem
 from streamgraph.executors.device import Event, Stream
 from streamgraph.executors.first_iterations import FirstIterations
-from streamgraph.executors.graph import empty_like
+from streamgraph.executors.graph_items import GraphItems
 from streamgraph.executors.graph_threads import AT_ONCE, GraphThreads, HostTasks, Stopped
 from streamgraph.executors.launch import in_item
 from streamgraph.executors.memory import Cells
 from streamgraph.executors.modes import CallerState, on_stream, task_mode
-from streamgraph.executors.phases import Phase
 from streamgraph.executors.pipeline import Items, Outputs
 from streamgraph.iterations import DELIVER, RESULT
 from streamgraph.loop import Issue
@@ -48,7 +45,7 @@ class GraphRun:
         self.items: dict[int, Mapping[str, torch.Tensor]] = {}
         self.behind: dict[int, list[Event]] = {}  # by place in the period: behind these the latest iteration there has ended
         self.launched = 0  # iterations that were graphs
-        self.fresh: dict[str, torch.Tensor] = {}  # memory for the results that are due next
+        self.given = GraphItems(pipeline, self.main)
         apart = self.loop.caller != HOST
         self.threads = GraphThreads(self.loop.program.name, CallerState.take()) if apart else None
         self.hosts: HostTasks = self.threads or AT_ONCE
@@ -125,7 +122,9 @@ class GraphRun:
         assert phases is not None
         with self._issuing():
             if due not in self.eager:
-                self._get_memory(due)
+                phase = phases.phase(due)
+                assert phase is not None
+                self.given.get_memory(phase)
             phases.wait_last(iteration)
             return self._copied_out(due)
 
@@ -185,89 +184,33 @@ class GraphRun:
             # Its tensors go now, and the streams that they were made on are behind all their uses.
             self._follow(iteration, (*pipeline.lanes.values(), self.main))
         self._forget(iteration)
-        self._check(phases.phase(iteration), item, iteration)
+        self.given.check(phases.phase(iteration), item, iteration)
         phases.wait_first(iteration)
         after = [*behind, pipeline.event(ENTRY)] if self.launched < pipeline.period else behind
         self.launched += 1
 
         def cells() -> Cells:
-            static = {name: self._static_like(tensor) for name, tensor in item.items() if name in pipeline.on_device}
-            return pipeline.slots.cells(iteration, {**self.bound, **item, **static})
+            return pipeline.slots.cells(iteration, {**self.bound, **item, **self.given.places(item)})
 
-        def bring(phase: Phase) -> None:
-            for number, name in pipeline.inputs:
-                if name not in pipeline.on_device:
-                    phase.cells[number] = item[name]
-
-        def copy(phase: Phase) -> None:
-            for number, name in pipeline.inputs:
-                if name in pipeline.on_device:
-                    target = phase.cells[number]
-                    assert target is not None
-                    pipeline.captures.copy(target, item[name])
-
-        phase = phases.issue(iteration, after, cells, bring, (self.main, copy) if pipeline.on_device else None, self.hosts)
+        bring, copy_in = partial(self.given.bring, item=item), partial(self.given.copy_in, item=item)
+        phase = phases.issue(iteration, after, cells, bring, (self.main, copy_in) if pipeline.on_device else None, self.hosts)
         self.behind[place] = list(phase.ended)
-
-    def _get_memory(self, iteration: int) -> None:
-        """Memory for the results in host memory that are due next, got while the device is at work."""
-        pipeline, phases = self.pipeline, self.pipeline.phases
-        assert phases is not None
-        phase = phases.phase(iteration)
-        assert phase is not None
-        for name, number in pipeline.host_outputs:
-            tensor = phase.cells[number]
-            assert tensor is not None
-            if name not in pipeline.pinned:
-                pipeline.pinned[name] = tensor.is_pinned()
-            self.fresh[name] = empty_like(tensor, pipeline.pinned[name])
-
-    def _static_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        self.device.set_stream(self.main)
-        with torch.inference_mode(False):
-            return torch.empty_like(tensor)
-
-    def _check(self, phase: Phase | None, item: Mapping[str, torch.Tensor], iteration: int) -> None:
-        """SG613 for an item of another shape than the captured one."""
-        for number, name in self.pipeline.inputs:
-            held = phase.cells[number] if phase is not None else None
-            if held is not None and (held.shape, held.dtype) != (item[name].shape, item[name].dtype):
-                found, wanted = type_text(item[name]), type_text(held)
-                message = f"item {iteration}: input '{name}' is {found}, but the CUDA graph was captured with {wanted}"
-                raise BindingError(Problem("SG613", message, None, "compile a second runner for other shapes"))
-
-    # --- results ---
 
     def _copied_out(self, iteration: int) -> Outputs:
         """The outputs of an iteration, copied on the caller's stream: what they lie in is written again."""
         pipeline, device, phases = self.pipeline, self.device, self.pipeline.phases
         assert phases is not None
-        accesses, program = pipeline.memory.accesses, self.loop.program
-        cells = self.eager.get(iteration)
-        phase = None if cells is not None else phases.phase(iteration)
-        if cells is None:
-            assert phase is not None
-            cells = phase.cells
+        cells, phase = self.eager.get(iteration), phases.phase(iteration)
         if not self.ended:
             for task in pipeline.makers:
                 device.wait(phases.event(task, iteration), self.main)
         device.set_stream(self.main)
-        outputs: Outputs = {}
-        for name, number in accesses.outputs:
-            tensor, storage = cells[number], accesses.storages[number]
-            assert tensor is not None, f"bug in streamgraph: output '{name}' was not made, or was released"
-            if not storage.host:
-                outputs[name] = pipeline.captures.clone(tensor)
-            elif storage.producer is not None and program.tasks[storage.producer].host:
-                outputs[name] = tensor
-            else:
-                fresh = self.fresh.pop(name, None)
-                outputs[name] = (empty_like(tensor, tensor.is_pinned()) if fresh is None else fresh).copy_(tensor)
-        if phase is not None:
-            for number, name in pipeline.changed:
-                source = cells[number]
-                assert source is not None
-                pipeline.captures.copy(self.items[iteration][name], source)
+        if cells is not None:
+            outputs = self.given.copy_out(cells)
+        else:
+            assert phase is not None
+            outputs = self.given.copy_out(phase.cells)
+            self.given.copy_back(phase.cells, self.items[iteration])
         if not self.ended:
             # The next iteration in this memory follows the copies.
             event = pipeline.event(f"taken {iteration % pipeline.period}")
@@ -301,27 +244,17 @@ class GraphRun:
         if self.ended:
             return
         self.ended = True
-        interrupted = self._join_threads() if self.threads is not None else None
+        interrupted: BaseException | None = None
+        if self.threads is not None:
+            self.pipeline.broken = "an earlier loop was given up while a task was still running"
+            if self.threads.runs_on(threading.get_ident()):  # a generator that nobody holds is closed wherever the collector runs
+                self.threads.stop()
+                return
+            interrupted = self.threads.end()
+            self.pipeline.broken = self.pipeline.under_way = None
         self._come_to_rest()
         if interrupted is not None:
             raise interrupted
-
-    def _join_threads(self) -> BaseException | None:
-        """An interrupt that came meanwhile: each thread then ends with the task that it is in. A second one gives up on it."""
-        assert self.threads is not None
-        self.pipeline.broken = "an earlier loop was given up while a task was still running"
-        if self.threads.runs_on(threading.get_ident()):  # a generator that nobody holds is closed wherever the collector runs
-            self.threads.stop()
-            raise RuntimeError("a loop cannot be ended by one of its own threads")
-        interrupted: BaseException | None = None
-        try:
-            self.threads.end()
-        except BaseException as interrupt:
-            interrupted = interrupt
-            self.threads.stop()
-            self.threads.end()
-        self.pipeline.broken = self.pipeline.under_way = None
-        return interrupted
 
     def _come_to_rest(self) -> None:
         phases = self.pipeline.phases

@@ -110,8 +110,18 @@ class GraphThreads:
         """Begin nothing new, as after an error."""
         self.stopping = True
 
-    def end(self) -> None:
-        """Wait for what has been begun, and end the threads."""
+    def end(self) -> BaseException | None:
+        """Wait for what has been begun, and end the threads. An interrupt that came meanwhile: each thread then ends with the task that it
+        is in. A second one gives up on it."""
+        try:
+            self._join()
+        except BaseException as interrupt:
+            self.stop()
+            self._join()
+            return interrupt
+        return None
+
+    def _join(self) -> None:
         for waiting in (self._issued, self._called):
             for future in list(waiting.values()):
                 with suppress(Stopped):
