@@ -170,6 +170,10 @@ class _WrittenOut:
             yield from self.record(lane)
             yield Wait(self.last[lane], MAIN)
         result = next((issue for issue in self.loop.steady if issue.task == RESULT), None)
+        joined = self.last.get(HOST, "") if result is not None else ""
+        if joined:  # host tasks make results too
+            yield from self.record(HOST)
+            yield Wait(joined, MAIN)
         for name in self.rest:
             if split(name)[0] == RESULT and result is not None:
                 yield from self.launch(name, MAIN)
@@ -184,7 +188,7 @@ class _WrittenOut:
             for other, event in ends:
                 if lane not in (MAIN, HOST, other):
                     yield Wait(event, lane)
-        if HOST in self.last:
+        if self.last.get(HOST, joined) != joined:
             yield Wait(self.last[HOST], MAIN)
         for label in self.alive:
             yield Release(label, self.owner(label))

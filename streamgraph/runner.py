@@ -268,9 +268,10 @@ class Runner:
         """Run once for each item, with up to `inflight` items under way before the loop body sees the first of their results.
 
         Results come in order, and are what a plain loop of calls would give; iterations overlap where memory and lanes allow, and
-        buffers carry over. The loop body must not change what the program reads (make it a task; `inflight=1` is the plain loop).
-        A source may refill the host tensors of an item once `inflight` more items have been pulled. Closing the generator early waits
-        for what is under way.
+        buffers carry over. The loop body must not change what the program reads (make it a task), and what a task changes in place must
+        not be another item's memory; `inflight=1` is the plain loop, where both are allowed. A source may refill the host tensors of an
+        item once `inflight` more items have been pulled. Closing the generator early waits for what is under way. What the source itself
+        raises is raised when the results of the items before it have been given.
 
         Args:
             items: mappings from the unbound inputs to tensors, tuples in the order of the unbound inputs, or tensors if there is one.
@@ -278,7 +279,7 @@ class Runner:
 
         Raises:
             SpecError: SG105, `inflight` is no whole number from 1.
-            BindingError: an item does not fit; it is named by its number.
+            BindingError: an item does not fit; it is named by its number. SG504 also for what a task changes in place of two items.
             RunnerError: SG604 closed, SG605 already running, SG615 the loop repeats too late for executor "graph".
             TaskError: a task raised; the message names the item. No wrong result has been given, and nothing is running.
         """

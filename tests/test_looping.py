@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,107 @@ def test_an_error_of_the_source_comes_through_after_a_clean_stop() -> None:
         assert len(list(runner.map(packets(2)))) == 2
 
 
+@pytest.mark.parametrize("executor", ["lanes", "eager", "sequential"])
+@pytest.mark.parametrize("inflight", [None, 1, 3])
+def test_results_of_items_before_an_error_of_the_source_are_given_first(executor: str, inflight: int | None) -> None:
+    """As in a plain loop; whether the source itself fails or brings what does not fit."""
+
+    def source() -> Iterator[torch.Tensor]:
+        yield from packets(5)
+        raise OSError("camera unplugged")
+
+    sources = ((source(), OSError, "unplugged"), ([*packets(5), torch.zeros(3), *packets(2)], BindingError, "item 5: "))
+    for items, error, message in sources:
+        with frames(executor) as runner:
+            given = []
+            with pytest.raises(error, match=message):
+                given.extend(result["result"].tolist() for result in runner.map(items, inflight=inflight))
+            assert given == plain(5)
+
+
+@pytest.mark.parametrize("executor", ["lanes", "eager", "sequential"])
+@pytest.mark.parametrize("inflight", [None, 1, 3])
+def test_an_error_names_its_item_whoever_runs_the_loop(executor: str, inflight: int | None) -> None:
+    def detect(frame: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        if int(frame[0]) == 20:
+            raise ValueError("no signal")
+        return frame * 3 + state
+
+    with frames(executor, detect=detect) as runner, pytest.raises(TaskError, match="item 2: task 'detect'") as caught:
+        list(runner.map(packets(5), inflight=inflight))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def counting() -> sg.Graph:
+    """Reads what the item brings on one lane, and slowly changes it in place on another."""
+    graph = sg.Graph("counting")
+    total, step = graph.input("total", "i64[4]"), graph.input("step", "i64[4]")
+
+    def add(total: torch.Tensor, step: torch.Tensor) -> None:
+        time.sleep(0.01)
+        total.add_(step)
+
+    graph.output(graph.task("read", torch.clone, reads=total, writes="seen", stream="side"))
+    graph.task("add", add, updates=total, reads=step, stream="main")
+    return graph
+
+
+@pytest.mark.parametrize("executor", ["lanes", "eager"])
+def test_what_a_task_changes_in_place_is_memory_of_one_item(executor: str) -> None:
+    """Else an item would change what another reads, and no wait of the loop stands between the two."""
+    one, other, third, step = (torch.full((4,), number) for number in (0, 0, 0, 1))
+    message = "input 'total' of item {}, which a task changes in place, shares memory with '{}' of item {}"
+    with sg.compile(counting(), device="cpu", executor=executor) as runner:
+        for items, place in (
+            ([(one, step), (one, step)], (0, "total", 1)),
+            ([(one, step), (other, one)], (0, "step", 1)),
+            ([(one, other), (third, step), (other, step)], (2, "step", 0)),
+        ):
+            with pytest.raises(BindingError, match=message.format(*place)) as caught:
+                list(runner.map(items))
+            assert caught.value.problems[0].code == "SG504"
+        wide = torch.zeros(6, 4, dtype=torch.int64)
+        apart = [result["seen"].tolist() for result in runner.map((row, step) for row in wide)]
+        assert apart == [[0] * 4] * 6
+        assert wide.tolist() == [[1] * 4] * 6
+
+
+@pytest.mark.parametrize("executor", ["lanes", "eager", "sequential"])
+def test_with_one_in_flight_items_may_share_what_a_task_changes_and_the_body_may_change_it(executor: str) -> None:
+    total, step = torch.zeros(4, dtype=torch.int64), torch.ones(4, dtype=torch.int64)
+    found = []
+    with sg.compile(counting(), device="cpu", executor=executor) as runner:
+        for result in runner.map([(total, step)] * 5, inflight=1):
+            found.append(int(result["seen"][0]))
+            total.mul_(2)
+    assert found == [0, 2, 6, 14, 30]
+
+
+def test_one_in_flight_is_a_call_for_each_item_and_waits_for_its_uploads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is planned for it; the source may refill its only tensor, and so waits until no copy reads it any more."""
+    told: list[str] = []
+    with frames("eager") as runner:
+        assert runner._executor is not None
+        run = runner._executor.run
+
+        def watched(tensors: object) -> object:
+            finished = run(tensors)  # type: ignore[arg-type]
+            told.append("call")
+            return replace(finished, inputs_free=lambda: told.append("free"))
+
+        monkeypatch.setattr(runner._executor, "run", watched)
+        monkeypatch.setattr("streamgraph.looping.plan_loop", None)
+
+        def source() -> Iterator[torch.Tensor]:
+            for packet in packets(2):
+                told.append("pull")
+                yield packet
+
+        list(runner.map(source(), inflight=1))
+        runner._executor = None  # `close` has nothing to wind up that was patched
+    assert told == ["pull", "call", "free"] * 2
+
+
 def test_an_item_that_does_not_fit_is_named_by_its_number() -> None:
     with frames() as runner:
         with pytest.raises(BindingError, match="item 1: "):
@@ -155,8 +257,19 @@ def test_closing_early_drains_and_frees_the_runner() -> None:
 
 
 def test_a_number_that_is_no_depth_is_refused_at_once() -> None:
-    with frames() as runner, pytest.raises(SpecError, match="inflight is 0"):
-        runner.map(packets(1), inflight=0)
+    with frames() as runner:
+        list(runner.map(packets(1), inflight=2))
+        for depth in (0, -1, True, 2.0, "2"):
+            with pytest.raises(SpecError, match="inflight is "):
+                runner.map(packets(1), inflight=depth)  # type: ignore[arg-type]
+
+
+def test_an_item_that_is_no_tensor_is_named_as_what_it_is() -> None:
+    with frames() as runner:
+        bound = "'packet' was bound to a value of type str"
+        for item, what in (("abc", bound), (["a", "b"], "item 0 is a list, and"), ((), "item 0 has 0 tensors")):
+            with pytest.raises(BindingError, match=what):
+                list(runner.map([item]))
 
 
 def test_iterations_overlap() -> None:

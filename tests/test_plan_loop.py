@@ -20,7 +20,7 @@ from streamgraph.plan_loop import plan_loop
 from streamgraph.schedule import HostWait, Launch, Schedule, Wait
 from streamgraph.storages import trace
 from streamgraph.verify import verify
-from tests.programs import seeded, turning
+from tests.programs import reporting, seeded, turning
 
 
 def buckets() -> Graph:
@@ -175,6 +175,17 @@ def test_more_iterations_than_were_proved_are_proved_too() -> None:
     for seed in range(30):
         loop = plan_loop(turning(seeded(seed, tasks=8), seed))
         assert verify(loop.schedule(loop.proved + 7)) == ()
+        for count in range(1, 5):
+            assert verify(loop.schedule(count)) == ()
+
+
+@pytest.mark.parametrize("device", ["device", "cpu"])
+@pytest.mark.parametrize("apart", [None, True, False])
+def test_results_that_a_host_task_makes_are_behind_it_to_the_last(device: str, apart: bool | None) -> None:
+    """Those that are left when the items end, too: main joins the lane of host tasks before it hands them over."""
+    for seed in range(30):
+        of = reporting(turning(seeded(seed), seed), device)
+        loop = plan_loop(of, frozenset({"x"} if seed % 2 else ()), inflight=1 + seed % 3, apart=apart)
         for count in range(1, 5):
             assert verify(loop.schedule(count)) == ()
 
