@@ -61,7 +61,7 @@ class CallerState:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give this thread the state, and `task_mode`; afterwards it has the autocast and inference mode that it had: it may be the caller's."""
+        """Give this thread the state, and `task_mode`; afterwards it has its own again: it may be the caller's."""
         # OpenMP keeps the number of threads per thread, and ATen the number that a new thread begins with (measured with torch 2.13: a
         # thread that sets 2 leaves its parent at 1, and later threads begin with 2). Setting the caller's own number makes every lane
         # split its work as the caller would, so that results are the same bits, and tells new threads nothing new.
