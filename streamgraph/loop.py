@@ -170,7 +170,7 @@ class _WrittenOut:
             yield from self.record(lane)
             yield Wait(self.last[lane], MAIN)
         result = next((issue for issue in self.loop.steady if issue.task == RESULT), None)
-        joined = self.last.get(HOST, "") if result is not None else ""
+        joined = self.last.get(HOST, "") if result is not None and any(task.host for task in self.loop.program.tasks) else ""
         if joined:  # host tasks make results too
             yield from self.record(HOST)
             yield Wait(joined, MAIN)
