@@ -17,8 +17,8 @@ from streamgraph.hazards import find_hazards
 from streamgraph.plan import plan
 from streamgraph.plan_loop import plan_loop
 from streamgraph.render import format_of, render
-from streamgraph.spec import load, loads
 from streamgraph.simulate import Timeline
+from streamgraph.spec import load, loads
 from streamgraph.storages import trace
 
 ROOT = Path(__file__).parent.parent
