@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import gc
 import random
+import re
 import time
 import weakref
 from collections import Counter
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 import streamgraph as sg
 from streamgraph.errors import TaskError
 from streamgraph.executors import flat, launch, loop_code
+from streamgraph.executors.device import Device, HostDevice
 from streamgraph.executors.direct import CudaDirect
 from streamgraph.executors.generate_loop import generate_loop
 from streamgraph.executors.lanes_pipeline import LanesPipeline, threads_of
@@ -109,6 +111,59 @@ def test_rings_of_different_lengths_turn_together(first: int, second: int, infli
     assert made.code.period % lcm(first, second) == 0
     count = 2 * made.code.period + 3
     assert play(loop, inflight, 0.2, count) == [True] * count
+
+
+def test_as_many_sets_of_functions_are_kept_as_is_said_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A period can be long; a set that was dropped is made anew."""
+    monkeypatch.setattr(loop_code, "MOST", 3)
+    loop = plan_loop(two_rings(3, 4), inflight=2)
+    device = FakeDevice()
+    made = pipeline(loop, device)
+    assert isinstance(made, Pipeline)
+    assert made.code.period > 3
+    bound: set[int] = set()
+    for number, _ in enumerate(made.run(items(loop, 2 * made.code.period), inputs_of(loop.program, 0))):
+        bound |= set(made.code._phases)
+        assert len(made.code._phases) <= 3, f"at result {number}"
+    assert len(bound) == made.code.period
+    device.drain()
+
+
+def counted(add: Any) -> Program:
+    graph = sg.Graph("counted")
+    x = graph.input("x", "i64[8]", device="cpu", pinned=True)
+    frame = graph.buffer("frame", "i64[8]", slots=2)
+    total = graph.buffer("total", "i64[8]")
+    graph.copy("load", x, frame)
+    graph.task("add", add, updates=total, reads=frame)
+    graph.output(graph.task("look", torch.clone, reads=total, writes="seen"))
+    return graph.program()
+
+
+def counting(add: Any, device: Device) -> Pipeline:
+    loop = plan_loop(counted(add), apart=False)
+    operators = resolve(loop.program)
+    return Pipeline(loop, operators, device, Memory(loop.program, trace(loop.program)[0], device.location, 0))
+
+
+def test_functions_have_the_buffers_that_there_are_when_a_loop_begins() -> None:
+    """Buffers that were dropped in between are made anew, with their first bytes."""
+    made = counting(torch.Tensor.add_, HostDevice())
+    for _ in range(2):
+        found = [int(outputs["seen"][0]) for outputs in made.run(({"x": torch.ones(8, dtype=torch.int64)} for _ in range(9)), {})]
+        assert found == list(range(1, 10))
+        made.slots.memory.close()
+
+
+def test_an_error_says_what_its_task_was_given_also_from_rings_and_buffers() -> None:
+    def add(total: torch.Tensor, frame: torch.Tensor) -> None:
+        if int(frame[0]) == 6:
+            raise Fault("no more")
+        total.add_(frame)
+
+    made = counting(add, HostDevice())
+    with pytest.raises(TaskError, match=re.escape("item 6: task 'add' @main: add(total: i64[8], frame: i64[8]) raised Fault: no more")):
+        list(made.run(({"x": torch.full((8,), number)} for number in range(9)), {}))
 
 
 @given(least=st.integers(1, 12), turns=st.integers(1, 60))
