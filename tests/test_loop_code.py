@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import gc
+import linecache
 import random
 import re
 import time
@@ -153,6 +154,15 @@ def test_functions_have_the_buffers_that_there_are_when_a_loop_begins() -> None:
         found = [int(outputs["seen"][0]) for outputs in made.run(({"x": torch.ones(8, dtype=torch.int64)} for _ in range(9)), {})]
         assert found == list(range(1, 10))
         made.slots.memory.close()
+
+
+def test_closing_takes_the_text_out_of_pythons_line_cache() -> None:
+    made = counting(torch.Tensor.add_, HostDevice())
+    list(made.run(({"x": torch.ones(8, dtype=torch.int64)} for _ in range(9)), {}))
+    (file,) = {line_file for line_file in linecache.cache if line_file == made.code._file}
+    assert linecache.getline(file, 1).startswith("def ")
+    made.close()
+    assert file not in linecache.cache
 
 
 def test_an_error_says_what_its_task_was_given_also_from_rings_and_buffers() -> None:

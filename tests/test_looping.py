@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -229,6 +230,32 @@ def test_one_in_flight_is_a_call_for_each_item_and_waits_for_its_uploads(monkeyp
         list(runner.map(source(), inflight=1))
         runner._executor = None  # `close` has nothing to wind up that was patched
     assert told == ["pull", "call", "free"] * 2
+
+
+def doubling() -> sg.Graph:
+    graph = sg.Graph("doubling")
+    x = graph.input("x", "i64[4]", device="cpu")
+    graph.copy("load", x, graph.buffer("held", "i64[4]", slots=2), stream="copy")
+    graph.output(graph.task("double", lambda held: held * 2, reads="held", writes="y", stream="main"))
+    return graph
+
+
+@pytest.mark.parametrize("executor", ["lanes", "eager", "sequential"])
+def test_several_runners_of_a_process_go_their_ways_within_each_other(executor: Any) -> None:
+    """One inside a task of another, in calls and loops; and loops over each other's results. A runner within itself is refused."""
+    options: dict[str, Any] = {"device": "cpu", "executor": executor}
+    numbers = [torch.full((4,), number) for number in range(6)]
+    with sg.compile(doubling(), **options) as first, sg.compile(doubling(), **options) as second:
+        graph = sg.Graph("outer")
+        graph.output(graph.task("call", lambda x: first(x=x)["y"] + 1, reads=graph.input("x", "i64[4]"), writes="z", stream="side"))
+        with sg.compile(graph, **options) as outer:
+            assert [int(outer(x=x)["z"][0]) for x in numbers] == [1, 3, 5, 7, 9, 11]
+            assert [int(result["z"][0]) for result in outer.map(numbers)] == [1, 3, 5, 7, 9, 11]
+        chained = second.map(result["y"] for result in first.map(numbers))
+        assert [int(result["y"][0]) for result in chained] == [0, 4, 8, 12, 16, 20]
+        with pytest.raises(RunnerError, match="already running"):
+            list(first.map(result["y"] for result in first.map(numbers)))
+        assert int(first(x=numbers[3])["y"][0]) == 6
 
 
 def test_an_item_that_does_not_fit_is_named_by_its_number() -> None:
