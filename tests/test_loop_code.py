@@ -156,6 +156,32 @@ def test_functions_have_the_buffers_that_there_are_when_a_loop_begins() -> None:
         made.slots.memory.close()
 
 
+def test_host_tensors_of_items_are_let_go_as_soon_as_nothing_reads_them() -> None:
+    made = counting(torch.Tensor.add_, HostDevice())
+    brought: list[weakref.ref[torch.Tensor]] = []
+
+    def source() -> Iterator[dict[str, torch.Tensor]]:
+        for number in range(20):
+            x = torch.full((8,), number)
+            brought.append(weakref.ref(x))
+            yield {"x": x}
+            del x
+
+    for _ in made.run(source(), {}):
+        assert sum(of() is not None for of in brought) <= made.loop.inflight + 1
+    assert len(brought) == 20
+
+
+def test_nothing_holds_a_result_that_the_caller_has_dropped_once_the_next_is_there() -> None:
+    made = counting(torch.Tensor.add_, HostDevice())
+    given: list[weakref.ref[torch.Tensor]] = []
+    for outputs in made.run(({"x": torch.ones(8, dtype=torch.int64)} for _ in range(20)), {}):
+        assert [result() for result in given[:-1]] == [None] * len(given[:-1])
+        given.append(weakref.ref(outputs["seen"]))
+        del outputs
+    assert len(given) == 20
+
+
 def test_closing_takes_the_text_out_of_pythons_line_cache() -> None:
     made = counting(torch.Tensor.add_, HostDevice())
     list(made.run(({"x": torch.ones(8, dtype=torch.int64)} for _ in range(9)), {}))
