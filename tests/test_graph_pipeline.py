@@ -27,6 +27,7 @@ from streamgraph.storages import trace
 from tests.fake_device import FakeDevice, ensure_nothing_held
 from tests.programs import seeded
 from tests.running import inputs_of, reference, same
+from tests.support import program
 from tests.test_pipeline import expected, items_of, source
 
 
@@ -243,6 +244,45 @@ def test_a_task_that_raises_while_its_iteration_is_captured_is_named(device: Fak
         assert len(list(runner.map(packets(12)))) == 12
 
 
+def test_what_was_captured_before_a_part_failed_is_given_back_and_captured_anew(device: FakeDevice) -> None:
+    graph, broken = frames(2, hosted=True), [True]
+    working = device.operators(graph.program())
+
+    def failing(task: Any) -> Any:
+        healthy = working(task)
+
+        def call(*positional: Any, **keywords: Any) -> Any:
+            if broken[0] and device.graph is not None:
+                raise ValueError("not while I am captured")
+            return healthy(*positional, **keywords)
+
+        return call if task.name == "follow" else healthy
+
+    with sg.compile(graph, ops=failing, device="cuda", executor="graph") as runner:
+        with pytest.raises(TaskError, match="'follow'"):
+            list(runner.map(packets(12)))
+        assert len(device.graphs) > 1, "no part was captured before the one that failed"
+        assert [made.gone for made in device.graphs[:-1]] == [True] * (len(device.graphs) - 1)
+        before, broken[0] = len(device.graphs), False
+        assert len(list(runner.map(packets(12)))) == 12
+        (pipeline,) = runner._looper._made.values()  # type: ignore[union-attr]
+        assert isinstance(pipeline, GraphPipeline)
+        assert len(device.graphs) - before == pipeline.period * pipeline.cut.graphs
+
+
+def test_a_value_stays_where_a_part_lets_go_of_the_one_of_an_earlier_iteration() -> None:
+    """`see` waits for `keep` of the iteration before, which was the last to use that one's `v`; this one's is there by then, and needed."""
+    of = program(
+        "make: x -> v @main | see: s -> y @main | keep: v -> +s @side | use: v -> z @main", inputs="x", buffers="s", outputs="y z"
+    )
+    loop = planned(of, frozenset({"x"}), inflight=2)
+    issues = {issue.task: (place, issue) for place, issue in enumerate(loop.steady)}
+    place, see = issues["see"]
+    assert Back("v.1", 1) in see.releases_before
+    assert issues["make"][0] < place < issues["use"][0]
+    assert play(loop, 1, 0.3, (12,)) == [True] * 12
+
+
 def test_closing_early_drains(device: FakeDevice) -> None:
     graph = frames()
     with sg.compile(graph, ops=device.operators(graph.program()), device="cuda", executor="graph") as runner:
@@ -261,6 +301,53 @@ def test_items_of_another_shape_than_the_captured_ones_are_refused(device: FakeD
         assert len(list(runner.map([torch.zeros(3)] * 6))) == 6
         with pytest.raises(BindingError, match=r"SG613.*item 4.*f32\[4\].*captured with f32\[3\]"):
             list(runner.map([torch.zeros(3)] * 4 + [torch.zeros(4)]))
+        with pytest.raises(BindingError, match=r"SG613.*item 2.*i64\[3\].*captured with f32\[3\]"):
+            list(runner.map([torch.zeros(3)] * 2 + [torch.zeros(3, dtype=torch.int64)]))
+
+
+def test_an_item_that_a_task_changes_is_the_callers_own_tensor(device: FakeDevice) -> None:
+    graph = sg.Graph("changed")
+    graph.task("add", "mix", updates=graph.input("total", "i64[8]"), reads=graph.input("step", "i64[8]"))
+    graph.output(graph.task("look", "mix", reads="total", writes="seen"))
+    of = graph.program()
+    given = [{"total": torch.arange(8) + number, "step": torch.arange(8) * number} for number in range(12)]
+    right = [{name: tensor.clone() for name, tensor in item.items()} for item in given]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "run_copy", COPIES_HERE)
+        runner = reference(of)
+        for item in right:
+            runner.run(item)
+    with sg.compile(graph, ops=device.operators(of), device="cuda", executor="graph") as made:
+        list(made.map(given))
+        device.drain()
+    assert [item["total"].tolist() for item in given] == [item["total"].tolist() for item in right]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_memory_is_written_again_only_behind_the_copies_of_results(seed: int) -> None:
+    """Nothing else orders the caller's stream, which stands still, and the graphs: all inputs are bound, and results are read in the end."""
+    loop = planned(program("a: x -> y @one | b: y -> +s @two", inputs="x", buffers="s", outputs="y s"), frozenset(), inflight=2)
+    assert play(loop, seed, 0.0, (14,)) == [True] * 14
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_later_loop_follows_what_the_caller_has_done_in_between(seed: int) -> None:
+    """Its first iterations are the first to be captured, on streams that were not there when it began."""
+    device = FakeDevice(seed, 0.0)
+    loop = planned(program("a: x -> y @one", inputs="x", outputs="y"), frozenset(), inflight=2)
+    x = device.allocate([8], torch.int64)
+    operators = resolve(loop.program, device.operators(loop.program))
+    memory = Memory(loop.program, trace(loop.program)[0], device.location, 0)
+    made = GraphPipeline(loop, operators, device, memory, {"x": x}, {})
+    found = []
+    for number, count in enumerate((1, 5, 5)):
+        device.copy(x, torch.arange(8) + number)
+        found += [(number, outputs["y"]) for outputs in made.run(({} for _ in range(count)), {"x": x})]
+    device.drain()
+    by_loop = [{tuple(y.tolist()) for of, y in found if of == number} for number in range(3)]
+    assert [len(values) for values in by_loop] == [1, 1, 1]
+    assert len(set.union(*by_loop)) == 3
+    made.close()
 
 
 def test_loops_that_repeat_too_late_are_refused(device: FakeDevice) -> None:

@@ -182,6 +182,32 @@ def test_nothing_holds_a_result_that_the_caller_has_dropped_once_the_next_is_the
     assert len(given) == 20
 
 
+def test_a_value_whose_part_was_read_is_let_go_where_the_loop_says() -> None:
+    """The text has a name for the part too, which would keep the memory until the function ends."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive: list[bool] = []
+
+    def make(x: torch.Tensor) -> torch.Tensor:
+        value = x + 1
+        made.append(weakref.ref(value))
+        return value
+
+    def see(half: torch.Tensor) -> torch.Tensor:
+        alive.append(made[-1]() is not None)
+        return half.clone()
+
+    graph = sg.Graph("parts")
+    x = graph.input("x", "i64[8]", device="cpu", pinned=True)
+    whole = graph.value("whole", "i64[8]")
+    graph.task("make", make, reads=x, writes=whole)
+    half = graph.task("half", lambda part: part * 2, reads=graph.view("part", "whole", (slice(0, 4),)), writes="half")
+    graph.output(graph.task("see", see, reads=half, writes="seen"))
+    loop = plan_loop(graph.program(), apart=False)
+    memory = Memory(loop.program, trace(loop.program)[0], torch.device("cpu"), 0)
+    list(Pipeline(loop, resolve(loop.program), HostDevice(), memory).run(({"x": torch.arange(8)} for _ in range(12)), {}))
+    assert alive[len(loop.prologue) + 1 :] == [False] * (11 - len(loop.prologue))
+
+
 def test_closing_takes_the_text_out_of_pythons_line_cache() -> None:
     made = counting(torch.Tensor.add_, HostDevice())
     list(made.run(({"x": torch.ones(8, dtype=torch.int64)} for _ in range(9)), {}))
@@ -654,9 +680,9 @@ def test_a_stream_that_is_left_current_is_found_before_the_lane_changes(on: Any)
     made.close()
 
 
-@pytest.mark.parametrize("threads", THREADS[1:])
+@pytest.mark.parametrize("threads", [*THREADS[1:], "lanes of the CPU"])
 def test_no_thread_begins_a_task_that_stands_behind_an_error(threads: str) -> None:
-    device = ThreadedDevice(1)
+    device: Any = HostDevice() if threads == "lanes of the CPU" else ThreadedDevice(1)
     calls: list[str] = []
 
     def failing_host(h: torch.Tensor) -> None:
@@ -668,11 +694,11 @@ def test_no_thread_begins_a_task_that_stands_behind_an_error(threads: str) -> No
         calls.append("slow")
         while calls.count("slow") == 8 and made.under_way.board.error is None:
             time.sleep(0.001)
-        return device.allocate([8], torch.int64)
+        return x.clone() if isinstance(device, HostDevice) else device.allocate([8], torch.int64)
 
     def after(y: torch.Tensor) -> torch.Tensor:
         calls.append("after")
-        return device.allocate([8], torch.int64)
+        return y.clone() if isinstance(device, HostDevice) else device.allocate([8], torch.int64)
 
     graph = sg.Graph("behind")
     graph.task("bad", failing_host, reads=graph.input("h", "i64[8]", device="cpu"), host=True)
@@ -680,7 +706,7 @@ def test_no_thread_begins_a_task_that_stands_behind_an_error(threads: str) -> No
     graph.output(graph.task("after", after, reads="y", writes="z", stream="one"))
     loop = plan_loop(graph)
     memory = Memory(loop.program, trace(loop.program)[0], device.location, 0)
-    made: Any = LanesPipeline(loop, resolve(loop.program, None), memory, None, device, one_issuer=threads != "lanes")
+    made: Any = LanesPipeline(loop, resolve(loop.program, None), memory, None, device, one_issuer=threads == "host and issuer")
     with pytest.raises(TaskError, match=r"item 7: task 'bad' @host"):
         list(made.run((dict.fromkeys("hx", torch.zeros(8, dtype=torch.int64)) for _ in range(12)), {}))
     assert calls.count("after") == 7

@@ -171,6 +171,17 @@ def test_a_task_that_raises_leaves_everything_at_rest_and_the_next_run_is_right(
     assert len(device.free) == len(device.blocks)
 
 
+def test_a_run_ends_behind_launches_that_no_graph_holds_and_no_graph_follows() -> None:
+    """`up` reads what the call brings in host memory, comes last, and changes what the next run's graph reads first."""
+    made = graph("p: -> +turn ! | look: x b -> y @main | up: hx -> +b @side", inputs="x", buffers="b", outputs="y")
+    made.resource("turn")
+    made.input("hx", "i64[8]", device="cpu", pinned=True)
+    schedule = plan(made)
+    assert [piece.kind for piece in split(schedule, fake()).cut.pieces] == ["part", "eager", "host"]
+    for seed in range(40):
+        assert play(schedule, seed, 0.0) == [True] * 6
+
+
 def test_inputs_bound_for_good_stay_and_other_shapes_are_refused() -> None:
     of = program("a: x w -> y @one | p: h -> k ! | b: y k -> z @main", inputs="x w", hosts="h k", outputs="z")
     schedule, device = plan(of), fake()
