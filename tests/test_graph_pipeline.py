@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import inspect
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -367,6 +369,43 @@ def test_a_later_loop_follows_what_the_caller_has_done_in_between(seed: int) -> 
     assert [len(values) for values in by_loop] == [1, 1, 1]
     assert len(set.union(*by_loop)) == 3
     made.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_results_in_host_memory_are_there_when_they_are_given(seed: int) -> None:
+    """Nothing but the host's own wait makes the device come to the download."""
+    made, device = sg.Graph("down"), FakeDevice(seed, 0.0)
+    made.value("result", "i64[8]", device="cpu", pinned=True)
+    made.task("a", "mix", reads=made.input("x", "i64[8]"), updates=made.buffer("s", "i64[8]"), stream="one")
+    made.copy("down", "s", "result", stream="two")
+    made.output("result")
+    of, found = made.program(), []
+    bound = inputs_of(of, 0)
+    loop = alone(of, device, bound)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "run_copy", device.run_copy)
+        found = [outputs["result"].tolist() for outputs in loop.run(({} for _ in range(12)), bound)]
+        device.drain()
+    assert found == [outputs["result"].tolist() for outputs in expected(of, frozenset(), 12)]
+    loop.close()
+
+
+def test_items_are_let_go_once_their_results_are_taken_and_their_memory_is_used_again(device: FakeDevice) -> None:
+    graph, brought = frames(2), list[weakref.ref[torch.Tensor]]()
+
+    def source() -> Iterator[torch.Tensor]:
+        for number in range(30):
+            packet = torch.arange(8) + number
+            brought.append(weakref.ref(packet))
+            yield packet
+            del packet
+
+    with sg.compile(graph, ops=device.operators(graph.program()), device="cuda", executor="graph") as runner:
+        for number, _ in enumerate(runner.map(source())):
+            (pipeline,) = runner._looper._made.values()  # type: ignore[union-attr]
+            alive = [of() is not None for of in brought]
+            assert not any(alive[: max(0, number - pipeline.loop.inflight - pipeline.period)])
+    assert len(brought) == 30
 
 
 def test_loops_that_repeat_too_late_are_refused(device: FakeDevice) -> None:
