@@ -408,6 +408,26 @@ def test_items_are_let_go_once_their_results_are_taken_and_their_memory_is_used_
     assert len(brought) == 30
 
 
+def test_a_loop_follows_a_call_on_another_stream(device: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """State goes on from the call, whose stream has a lot to do."""
+    graph = frames(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(launch, "run_copy", COPIES_HERE)
+        right = one_by_one(graph, packets(12))
+    device.pace = 0.0
+    other = device.new_stream("normal", {stream.cuda_stream for stream in device.streams})
+    with sg.compile(graph, ops=device.operators(graph.program()), device="cuda", executor="graph") as runner:
+        found = []
+        for packet in packets(3):
+            device.set_stream(other)
+            for _ in range(200):
+                device.put(other, lambda: None)
+            found.append(runner(packet=packet))
+        device.set_stream(device.default)
+        found += runner.map(packets(12)[3:])
+        assert taken(device, found) == right
+
+
 def test_loops_that_repeat_too_late_are_refused(device: FakeDevice) -> None:
     made = sg.Graph("late")
     for number, slots in enumerate((7, 11)):

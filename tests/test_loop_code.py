@@ -638,6 +638,20 @@ def test_a_task_among_several_of_a_lane_that_leaves_another_stream_current_is_on
     made.close()
 
 
+@pytest.mark.parametrize("threads", THREADS)
+def test_every_look_at_the_current_stream_is_about_the_tasks_of_a_lane_since_the_last_one(threads: str) -> None:
+    for seed in range(20):
+        loop = loop_of(seed, apart=None if threads == "none" else True)
+        made = pipeline(loop, device_for(threads, seed), threads)
+        for code in [made.code] if isinstance(made, Pipeline) else made.codes:
+            looks = [(int(first), int(last)) for first, last in re.findall(r"astray\((\d+), (\d+)\)", code.source)]
+            assert all(before[1] < after[0] for before, after in zip(looks, looks[1:], strict=False)), f"seed {seed}"
+            mine = [issue for issue in loop.steady if issue.lane in code.lanes]
+            for first, last in looks:
+                between = {issue.lane for issue in mine if first <= loop.steady.index(issue) <= last and issue.task not in PSEUDO}
+                assert len(between) == 1, f"seed {seed}: {between}"
+
+
 def test_a_loop_that_begins_on_another_stream_runs_there(on: Any) -> None:
     loop = plan_loop(CHAIN, inflight=2, apart=False)
     right = expected(CHAIN, loop.per_item, 12)  # before copies go to the fake device
