@@ -12,6 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from math import lcm
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -645,7 +646,7 @@ def test_every_look_at_the_current_stream_is_about_the_tasks_of_a_lane_since_the
         made = pipeline(loop, device_for(threads, seed), threads)
         for code in [made.code] if isinstance(made, Pipeline) else made.codes:
             looks = [(int(first), int(last)) for first, last in re.findall(r"astray\((\d+), (\d+)\)", code.source)]
-            assert all(before[1] < after[0] for before, after in zip(looks, looks[1:], strict=False)), f"seed {seed}"
+            assert all(before[1] < after[0] for before, after in pairwise(looks)), f"seed {seed}"
             mine = [issue for issue in loop.steady if issue.lane in code.lanes]
             for first, last in looks:
                 between = {issue.lane for issue in mine if first <= loop.steady.index(issue) <= last and issue.task not in PSEUDO}

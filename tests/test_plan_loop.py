@@ -190,6 +190,42 @@ def test_results_that_a_host_task_makes_are_behind_it_to_the_last(device: str, a
             assert verify(loop.schedule(count)) == ()
 
 
+def test_as_many_are_in_flight_as_the_largest_ring_over_iterations_has_slots_and_at_least_two() -> None:
+    def depth(iterations: int, layers: int) -> int:
+        graph = Graph("depths")
+        x = graph.input("x", "f32[4]")
+        ring = graph.buffer("ring", "f32[4]", slots=iterations)
+        graph.buffer("other", "f32[4]", each={"layer": 6}, slots=layers, over="layer")
+        graph.task("fill", "f", reads=x, writes=ring)
+        graph.output(graph.task("work", "f", reads=ring, writes="y"))
+        return plan_loop(graph).inflight
+
+    assert [depth(iterations, 5) for iterations in (1, 2, 3, 5)] == [2, 2, 3, 5]
+
+
+@pytest.mark.parametrize("inflight", [1, 2, 3, 4])
+def test_an_item_is_pulled_when_nothing_reads_the_host_tensors_of_the_one_inflight_before_it(inflight: int) -> None:
+    graph = Graph("refilled")
+    x = graph.input("x", "f32[4]", device="cpu", pinned=True)
+    graph.copy("upload", x, graph.buffer("frame", "f32[4]", slots=8), stream="copy")
+    graph.output(graph.task("work", "f", reads="frame", writes="y", stream="main"))
+    loop = plan_loop(graph, inflight=inflight)
+    assert [str(wait) for wait in steady(loop, "source").waits if wait.name == "upload"] == [f"upload[-{inflight}]"]
+
+
+def test_free_copies_have_a_lane_for_each_direction_and_pinned_ones_stay_where_they_are() -> None:
+    graph = Graph("copies")
+    for name, stream in (("free", None), ("pinned", "main")):
+        x = graph.input(name, "f32[4]", device="cpu", pinned=True)
+        up = graph.copy(f"up_{name}", x, f"on_{name}", stream=stream)
+        graph.value(f"back_{name}", device="cpu", pinned=True)
+        graph.output(graph.copy(f"down_{name}", up, f"back_{name}", stream=stream))
+    loop = plan_loop(graph)
+    lanes = {issue.task: issue.lane for issue in loop.steady}
+    assert (lanes["up_free"], lanes["down_free"]) == ("h2d", "d2h")
+    assert {lanes["up_pinned"], lanes["down_pinned"]} == {loop.main}
+
+
 def test_the_caller_is_apart_where_items_are_on_the_device_or_the_host_has_tasks() -> None:
     def lanes(*, items: bool, host: bool, **options: bool) -> tuple[list[str], str, str]:
         graph = Graph("apart")
