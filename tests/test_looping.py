@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -196,6 +197,46 @@ def test_what_a_task_changes_in_place_is_memory_of_one_item(executor: str) -> No
         assert wide.tolist() == [[1] * 4] * 6
 
 
+@pytest.mark.parametrize("place", ["device", "cpu"])
+@pytest.mark.parametrize("inflight", [2, 3])
+def test_memory_that_comes_again_is_looked_for_among_items_that_may_be_under_way(place: str, inflight: int) -> None:
+    """A source may refill host tensors `inflight` items later. On the device, results of `inflight + 1` items before may not exist yet."""
+    graph = sg.Graph("refilled")
+    total = graph.input("total", "i64[4]", device=place)
+    graph.task("add", lambda total: total.add_(1), updates=total, host=place == "cpu")
+    graph.output(graph.task("read", torch.clone, reads=total, writes="seen", host=place == "cpu"))
+    refused = []
+    for turns in range(1, 7):
+        tensors = [torch.zeros(4, dtype=torch.int64) for _ in range(turns)]
+        with sg.compile(graph, device="cpu") as runner:
+            try:
+                list(runner.map((tensors[number % turns] for number in range(12)), inflight=inflight))
+            except BindingError:
+                refused.append(turns)
+    assert refused == list(range(1, inflight if place == "cpu" else inflight + 2))
+
+
+def test_an_error_of_the_source_keeps_no_tensor_alive() -> None:
+    item: list[weakref.ref[torch.Tensor]] = []
+
+    def source() -> Iterator[torch.Tensor]:
+        for packet in (torch.arange(8) + number for number in range(4)):
+            item.append(weakref.ref(packet))
+            yield packet
+        raise OSError("camera unplugged")
+
+    gc.collect()
+    gc.disable()
+    try:
+        with frames("eager") as runner:
+            with pytest.raises(OSError, match="unplugged") as caught:
+                list(runner.map(source()))
+            del caught
+            assert [of() for of in item] == [None] * 4
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("executor", ["lanes", "eager", "sequential"])
 def test_with_one_in_flight_items_may_share_what_a_task_changes_and_the_body_may_change_it(executor: str) -> None:
     total, step = torch.zeros(4, dtype=torch.int64), torch.ones(4, dtype=torch.int64)
@@ -281,6 +322,18 @@ def test_closing_early_drains_and_frees_the_runner() -> None:
     assert threading.active_count() <= before + 1
     with pytest.raises(RunnerError, match="closed"):
         next(runner.map(packets(1)))
+
+
+@pytest.mark.parametrize("inflight", [None, 1])
+def test_an_item_cannot_bring_what_is_bound_for_good(inflight: int | None) -> None:
+    """A call may: then it counts for that call."""
+    step, total = torch.ones(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    with sg.compile(counting(), {"step": step}, device="cpu") as runner:
+        runner(total=total, step=2 * step)
+        assert total.tolist() == [2] * 4
+        with pytest.raises(BindingError, match="item 1 brings 'step', which is bound for good"):
+            list(runner.map([{"total": total}, {"total": total.clone(), "step": step}], inflight=inflight))
+        assert total.tolist() == [3] * 4
 
 
 def test_a_number_that_is_no_depth_is_refused_at_once() -> None:
