@@ -128,6 +128,19 @@ def test_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_links_to_a_section_lead_to_one() -> None:
+    def sections(page: Path) -> set[str]:
+        titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+    found = 0
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target, section in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text(encoding="utf-8")):
+            found += 1
+            assert section in sections(page.parent / target if target else page), f"{page.name} links to {target}#{section}"
+    assert found > 10
+
+
 def test_versions_agree() -> None:
     assert f'version = "{streamgraph.__version__}"' in (ROOT / "pyproject.toml").read_text()
     assert f"## {streamgraph.__version__}" in (ROOT / "CHANGELOG.md").read_text()
