@@ -64,6 +64,19 @@ def bind(
     return tensors
 
 
+def by_name(program: Program, inputs: object) -> Given:
+    """What somebody passed as inputs, if it is a mapping; none for None.
+
+    Raises:
+        BindingError: SG502, it is anything else.
+    """
+    if inputs is None or isinstance(inputs, Mapping):
+        return inputs or {}
+    names = ", ".join(f"{tensor.name!r}: ..." for tensor in program.inputs[:3]) + (", ..." if len(program.inputs) > 3 else "")
+    message = f"the inputs of '{program.name}' are bound by name, and this is a {type(inputs).__name__}"
+    raise BindingError(Problem("SG502", message, None, f"pass {{{names}}}; a call also takes keywords, `runner(name=tensor)`"))
+
+
 def expand(program: Program, given: Given) -> tuple[dict[str, object], list[Problem]]:
     """What was given, by the name of each input, families taken apart; and SG502 for names that are no input, SG505 for wrong lists."""
     families = {family.name: family for family in program.families}

@@ -157,6 +157,8 @@ class Graph:
         """Return the tensor to the caller, under its own name or another."""
         place = _caller()
         of = self._resolve(tensor, place)
+        if of == "?":
+            return
         self._places[f"output:{name or of}"] = place
         self._outputs.append(Output(name or of, of))
 
@@ -223,7 +225,9 @@ class Graph:
             return entry
         if not isinstance(entry, Handle) or entry.graph is not self:
             what = "a handle of another Graph" if isinstance(entry, Handle) else f"a {type(entry).__name__}"
-            self._problems.append(Problem("SG103", f"expected a tensor's name or handle, got {what}", place))
+            of_one = "a task returns a handle for each tensor that it writes or updates: take the one that is meant, or its name"
+            remedy = of_one if isinstance(entry, tuple) else None
+            self._problems.append(Problem("SG103", f"expected a tensor's name or handle, got {what}", place, remedy))
             return "?"
         if self._handle(entry.name).version != entry.version:
             remedy = f"use the handle that the task writing it returned, or the name '{entry.name}' for the newest version"

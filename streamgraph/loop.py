@@ -196,10 +196,9 @@ class _WrittenOut:
             for lane in (MAIN, *sides):
                 yield Wait(self.last[lane], caller)
         taken = {issue.task: issue for issue in self.loop.steady if kind_of(issue.task) == RESULT}
-        on_host = {issue.task for issue in self.loop.steady if issue.lane == HOST}
-        made = [issue.lane for issue in taken.values() if any(back.name in on_host for back in issue.waits)]
+        made = [issue.lane for issue in taken.values()] if any(task.host for task in self.loop.program.tasks) else []
         if made:
-            # A host task makes what is handed over. Every thread has come to its end by then.
+            # A host task may have made what is handed over. Every thread has come to its end by then.
             yield from self.record(HOST)
             for lane in made:
                 yield Wait(self.last[HOST], lane)

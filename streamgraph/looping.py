@@ -6,14 +6,16 @@ loop's buffers, so that state goes on from call to loop and back.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamgraph.errors import BindingError, Problem, RunnerError
+from streamgraph.errors import BindingError, Problem, RunnerError, TaskError
 from streamgraph.model import Program
-from streamgraph.plan_loop import plan_loop
+from streamgraph.plan_loop import check_inflight, plan_loop
 from streamgraph.rebind import Binder
 from streamgraph.schedule import Schedule
+from streamgraph.sharing import share_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +38,9 @@ def tensors_of(program: Program, item: object, names: Sequence[str], number: int
     values = tuple(item) if isinstance(item, tuple | list) else (item,)
     if len(values) != len(names):
         takes = ", ".join(names) or "nothing: all inputs are bound"
-        message = f"item {number} has {len(values)} tensors, and each item binds {len(names)} ({takes})"
+        tensors = all(hasattr(value, "untyped_storage") for value in values)
+        found = f"has {len(values)} tensor{'s' * (len(values) != 1)}" if tensors else f"is a {type(item).__name__}"
+        message = f"item {number} {found}, and each item binds {len(names)} ({takes})"
         raise BindingError(Problem("SG502", message, None, "yield a mapping from input names to tensors, or a tuple in that order"))
     return dict(zip(names, values, strict=True))
 
@@ -65,6 +69,39 @@ def bound_items(
         yield tensors
 
 
+def apart(
+    program: Program, items: Iterator[dict[str, torch.Tensor]], names: Sequence[str], written: Sequence[str], inflight: int
+) -> Iterator[dict[str, torch.Tensor]]:
+    """The items, each looked at beside those before it that may still be under way: what a task changes in place is memory of one item.
+
+    Raises:
+        BindingError: SG504, naming both items.
+    """
+    recent: deque[dict[str, torch.Tensor]] = deque(maxlen=inflight + 1)
+    for number, tensors in enumerate(items):
+        for back, earlier in enumerate(reversed(recent), 1):
+            for name in written:
+                if program.tensor_named[name].device == "cpu" and back >= inflight:
+                    continue  # nothing reads or changes host tensors of that item any more
+                for other in names:
+                    shared = share_bytes(earlier[name], tensors[other])
+                    if shared or share_bytes(tensors[name], earlier[other]):
+                        one, two = (number - back, number) if shared else (number, number - back)
+                        message = f"input '{name}' of item {one}, which a task changes in place, shares memory with '{other}' of item {two}"
+                        remedy = "give each item tensors of its own, bind what they share in `compile`, or map with inflight=1"
+                        raise BindingError(Problem("SG504", message, program.tensor_named[name].location, remedy))
+        recent.append({name: tensors[name] for name in names})
+        yield tensors
+
+
+def until_raised(items: Iterator[dict[str, torch.Tensor]], raised: list[Exception]) -> Iterator[dict[str, torch.Tensor]]:
+    """The items up to an error of their source, which goes into `raised`: a plain loop would give the results before it first."""
+    try:
+        yield from items
+    except Exception as error:
+        raised.append(error)
+
+
 class Looper:
     """The loops of one runner: planned and made ready once for each `inflight`, with the memory of the runner's executor."""
 
@@ -75,7 +112,7 @@ class Looper:
         self._made: dict[tuple[frozenset[str], int | None], Pipeline | LanesPipeline | GraphPipeline] = {}
 
     def pipeline(self, per_item: frozenset[str], inflight: int | None) -> Pipeline | LanesPipeline | GraphPipeline | None:
-        """What runs the loop; None for the sequential executor, which has no overlap to offer.
+        """What runs the loop; None where it is a plain loop of calls: for `inflight=1`, and for the sequential executor.
 
         Raises:
             SpecError: SG105, `inflight` is no whole number from 1.
@@ -92,6 +129,10 @@ class Looper:
         from streamgraph.executors.sequential import SequentialExecutor
         from streamgraph.operators import resolve
 
+        if inflight is not None:
+            check_inflight(inflight)
+            if inflight == 1:
+                return None
         key = (per_item, inflight)
         if key in self._made:
             return self._made[key]
@@ -129,11 +170,30 @@ class Looper:
         """The outputs of each item, in order."""
         program = self.schedule.program
         tensors = bound_items(program, items, names, bound, self.location, self.written)
-        if pipeline is not None:
-            yield from pipeline.run(tensors, bound)
-        else:
-            for item in tensors:
-                yield self.executor.run(item).outputs
+        if pipeline is None:
+            yield from self._one_by_one(tensors)
+            return
+        written = [name for name in names if name in self.written]
+        if written:
+            tensors = apart(program, tensors, names, written, pipeline.loop.inflight)
+        raised: list[Exception] = []
+        yield from pipeline.run(until_raised(tensors, raised), bound)
+        if raised:
+            raise raised.pop()
+
+    def _one_by_one(self, items: Iterator[dict[str, torch.Tensor]]) -> Iterator[Mapping[str, torch.Tensor]]:
+        """The outputs of a call for each item, which is pulled when the host tensors of the one before are free again."""
+        from streamgraph.executors.launch import in_item
+
+        for number, item in enumerate(items):
+            try:
+                finished = self.executor.run(item)
+            except TaskError as error:
+                raise in_item(error, number) from error.__cause__
+            try:
+                yield finished.outputs
+            finally:
+                finished.inputs_free()
 
     @property
     def source(self) -> str:

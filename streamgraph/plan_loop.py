@@ -66,8 +66,7 @@ def plan_loop(
     _check_names(program)
     slots = [family.slots for family in program.families if family.slots is not None and family.over == "iteration"]
     depth = max([2, *slots]) if inflight is None else inflight
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-        raise SpecError(Problem("SG105", f"inflight is {inflight!r}", None, "inflight must be a whole number from 1"))
+    check_inflight(depth)
     inputs = frozenset(tensor.name for tensor in program.inputs)
     items = inputs if per_item is None else per_item
     if not items <= inputs:
@@ -87,6 +86,12 @@ def plan_loop(
     proved = len(loop.prologue) + 2 * (loop.reach + 1) + depth
     ensure(loop.schedule(proved))
     return replace(loop, proved=proved)
+
+
+def check_inflight(depth: object) -> None:
+    """Raises SG105 for what is no whole number from 1."""
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+        raise SpecError(Problem("SG105", f"inflight is {depth!r}", None, "inflight must be a whole number from 1"))
 
 
 def _check_names(program: Program) -> None:

@@ -6,7 +6,7 @@ The pattern that people write with two buffers, a copy stream and events, and ge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamgraph.builder import Graph
@@ -42,7 +42,7 @@ def prefetch(
     """
     import torch
 
-    made = list(layers)
+    made = list(layers) if isinstance(layers, Iterable) else []
     if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
         raise SpecError(Problem("SG105", f"slots is {slots!r}", None, "slots must be a whole number from 1; 2 is double buffering"))
     if made and all(isinstance(layer, torch.nn.Module) for layer in made) and function is None:
@@ -90,7 +90,7 @@ class _Packed:
         if module.training and any(True for _ in module.buffers()):
             message = f"layer {number} is in training mode and has buffers, whose changes would be lost with its slot"
             raise SpecError(Problem("SG212", message, None, "call `.eval()` on the layers first"))
-        self.module = module
+        self.module, self.number = module, number
         self.places: list[tuple[str, int, torch.Tensor]] = []
         self.bytes = 0
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -113,6 +113,9 @@ class _Packed:
 
         held = {name: view for (name, _, _), view in zip(self.places, self._views(flat), strict=True)}
         result = torch.func.functional_call(self.module, held, (x,))
+        if not isinstance(result, torch.Tensor):
+            what = f"layer {self.number} ({type(self.module).__name__}) returned a {type(result).__name__}"
+            raise TypeError(f"{what}: a layer takes one tensor and returns one; wrap it in a module that does")
         # An identity in evaluation mode gives back what it got; a value has memory of its own.
         same = result.untyped_storage().data_ptr() in (x.untyped_storage().data_ptr(), flat.untyped_storage().data_ptr())
         return result.clone() if same else result

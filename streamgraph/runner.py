@@ -14,7 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
 
-from streamgraph.binding import Given, bind, made_up, written_in_place
+from streamgraph.binding import Given, bind, by_name, made_up, written_in_place
 from streamgraph.cost import Measured
 from streamgraph.errors import DeviceError, Problem, RunnerError, SpecError, quoted
 from streamgraph.looping import Looper
@@ -128,8 +128,9 @@ def run(
             raise RunnerError(SIMULATED)
         return Result({}, schedule, predict=partial(_predicted, schedule, costs, machine, issue_of(executor)))
     found = _find(options.device, schedule)
-    invented = made_up(schedule.program, inputs or {}, found.location, seed)
-    given = {**invented, **(inputs or {})}
+    inputs = by_name(schedule.program, inputs)
+    invented = made_up(schedule.program, inputs, found.location, seed)
+    given = {**invented, **inputs}
     bound = given if iterations is not None else None
     measured = None
     if profile:
@@ -173,7 +174,7 @@ def compile(
         inputs: tensors by input name; a family takes a (nested) list. What is left out is bound at each call.
         params: values for the spec's `params`.
         ops: the operators that the spec names: a mapping, a module, or a function from a Task to its callable.
-        device: "auto" (CUDA where there is some, else the CPU), "cpu", "cuda", "cuda:1", or "sim": runs nothing and predicts times.
+        device: "auto" (CUDA where there is some, else the CPU), "cpu", "cuda", "cuda:1" (or a torch.device), or "sim": predicts times.
         executor: "auto" ("lanes" on the CPU, "eager" on CUDA), "sequential" (the reference), "lanes" (a host thread per lane), "eager" (one
             thread issues to all streams, from the second run on by a compiled function), "graph" (a CUDA graph, replayed from then on).
         streams, order, release, policy, costs, machine: as for `plan`; a Schedule has them behind it.
@@ -232,7 +233,7 @@ class Runner:
         self._location = device_layer.location
         self.executor = chosen(options.executor, self._location)
         self._written = written_in_place(schedule.program, schedule.accesses)
-        self._bound = bind(schedule.program, inputs or {}, self._location, written=self._written, complete=False)
+        self._bound = bind(schedule.program, by_name(schedule.program, inputs), self._location, written=self._written, complete=False)
         self._executor = make_executor(schedule, ops, options.executor, device_layer, seed, self._bound)
         self._bind = Binder(schedule.program, self._bound, self._location, self._written)
         # Lanes and left-over values must be wound up in order even if nobody calls `close`.
@@ -249,7 +250,7 @@ class Runner:
             RunnerError: SG604 closed, SG605 already running.
             TaskError: a task raised, or returned what it may not.
         """
-        return self._run({**(inputs or {}), **named})
+        return self._run({**by_name(self.schedule.program, inputs), **named} if inputs is not None else named)
 
     def _run(self, given: Given, made_up: tuple[str, ...] = ()) -> Result:
         self._begin()
@@ -268,9 +269,10 @@ class Runner:
         """Run once for each item, with up to `inflight` items under way before the loop body sees the first of their results.
 
         Results come in order, and are what a plain loop of calls would give; iterations overlap where memory and lanes allow, and
-        buffers carry over. The loop body must not change what the program reads (make it a task; `inflight=1` is the plain loop).
-        A source may refill the host tensors of an item once `inflight` more items have been pulled. Closing the generator early waits
-        for what is under way.
+        buffers carry over. The loop body must not change what the program reads (make it a task), and what a task changes in place must
+        not be another item's memory; `inflight=1` is the plain loop, where both are allowed. A source may refill the host tensors of an
+        item once `inflight` more items have been pulled. Closing the generator early waits for what is under way. What the source itself
+        raises is raised when the results of the items before it have been given.
 
         Args:
             items: mappings from the unbound inputs to tensors, tuples in the order of the unbound inputs, or tensors if there is one.
@@ -278,7 +280,7 @@ class Runner:
 
         Raises:
             SpecError: SG105, `inflight` is no whole number from 1.
-            BindingError: an item does not fit; it is named by its number.
+            BindingError: an item does not fit; it is named by its number. SG504 also for what a task changes in place of two items.
             RunnerError: SG604 closed, SG605 already running, SG615 the loop repeats too late for executor "graph".
             TaskError: a task raised; the message names the item. No wrong result has been given, and nothing is running.
         """
@@ -385,6 +387,7 @@ class _Options:
 
     def __init__(self, device: str, executor: str, seed: int) -> None:
         known = get_args(ExecutorName)
+        device = str(device)  # a torch.device says the same
         kind, _, index = device.partition(":")
         if kind not in ("auto", "cpu", "cuda", "sim") or (index and (kind != "cuda" or not index.isdigit())):
             remedy = "one of: auto, cpu, cuda, cuda:0, sim"

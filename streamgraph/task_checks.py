@@ -66,7 +66,8 @@ class TaskChecks:
         tensor = self.program.tensor_named.get(name)
         kind = tensor.kind if tensor is not None else Kind.VALUE
         if earlier == role:
-            yield Problem("SG206", f"'{name}' stands twice in the {role} of task '{task.name}'", place, "name it once")
+            remedy = "name it once; where the operator takes it twice, bring a function that passes it on twice"
+            yield Problem("SG206", f"'{name}' stands twice in the {role} of task '{task.name}'", place, remedy)
         elif (earlier, role) == ("reads", "writes"):
             if kind not in (Kind.VALUE, Kind.INPUT):  # those are rebound: the old version is read, a new one is made
                 message = f"{kind.value} '{name}' stands in reads and in writes of task '{task.name}'"

@@ -122,8 +122,11 @@ def tune(
             runner = stack.enter_context(Runner(row.schedule, own, ops=ops, device=device, executor=executor, seed=seed))
             return Running(runner, {name: own[name] for name in written}, location if on_gpu else None)
 
-        running = [prepared(row) for row in chosen]
-        found = [[one.results() for _ in range(WARM)] for one in running]
+        running: list[Running] = []
+        found: list[list[dict[str, torch.Tensor]]] = []
+        for row in chosen:
+            running.append(prepared(row))
+            found.append([running[-1].results() for _ in range(WARM)])  # at once: random tasks draw the same under every plan
         right = [_equal(results, found[0]) for results in found]
         first = max(LEAST, repeats // SHARE)
         rough = _in_turns(running, first, progress, 0, first + repeats)

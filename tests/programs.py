@@ -15,7 +15,7 @@ from streamgraph.builder import Graph
 from streamgraph.devices import of_tasks
 from streamgraph.errors import SpecError
 from streamgraph.hazards import build_dag, ensure_acyclic, find_hazards
-from streamgraph.model import Argument, Family, Kind, Program, Task
+from streamgraph.model import Argument, Family, Kind, Output, Program, Task, Tensor
 from streamgraph.storages import trace
 
 SIZE = 8
@@ -134,6 +134,14 @@ def turning(of: Program, seed: int) -> Program:
             )  # fmt: skip
             rings.append(Family(tensor.name, (), (tensor.name,), 1 + draws.randrange(4), "iteration"))
     return replace(of, tasks=(*tasks, *of.tasks), families=(*of.families, *rings))
+
+
+def reporting(of: Program, device: str) -> Program:
+    """The program with a host task at its end that makes another output, on `device` ("device" is what a name without one has)."""
+    said = (Tensor("said", Kind.VALUE, device=device), Tensor("seen", Kind.VALUE, device="cpu"))
+    read = Task("look", "copy", (Argument(("x",)),), (Argument(("seen",)),))
+    tell = Task("tell", "mix", (Argument(("seen",)),), (Argument(("said",)),), host=True)
+    return replace(of, tensors=(*of.tensors, *said), tasks=(*of.tasks, read, tell), outputs=(*of.outputs, Output("said", "said")))
 
 
 def random_devices(choose: Choose, devices: int = 2, tasks: int = 10, lanes: int = 2) -> Program:

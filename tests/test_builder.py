@@ -142,3 +142,15 @@ def test_reasons_name_the_file_and_line_of_the_call() -> None:
     x = graph.task("a", "f", writes="x", stream="side")
     graph.task("b", "f", reads=x, writes="y", stream="main")
     assert f"RAW x: a -> b ({Path(__file__).name}:" in str(plan(graph))
+
+
+def test_an_output_that_is_several_handles_is_one_mistake() -> None:
+    """A task gives back a handle for each tensor that it writes or updates, so this is easily passed on as it is."""
+    graph = Graph("several")
+    both = graph.task("both", "f", reads=graph.input("x", "f32[4]"), writes=["left", "right"])
+    graph.output(both)
+    with pytest.raises(SpecError) as caught:
+        graph.program()
+    assert [problem.code for problem in caught.value.problems] == ["SG103"]
+    assert "got a tuple" in caught.value.problems[0].message
+    assert "take the one that is meant" in (caught.value.problems[0].help or "")

@@ -9,14 +9,17 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import streamgraph as sg
 from streamgraph.builder import Graph
 from streamgraph.errors import RunnerError, TaskError
 from streamgraph.executors import Executor, launch
@@ -272,6 +275,44 @@ def test_lanes_take_over_the_callers_torch_state_at_each_run() -> None:
     finally:
         torch.set_num_threads(threads)
         executor.close()
+
+
+@pytest.mark.parametrize("executor", ["sequential", "eager", "lanes"])
+@pytest.mark.parametrize("how", ["call", "map", "a map closed early", "an error", "an error in map"])
+def test_the_callers_torch_state_is_left_as_it_was(executor: Any, how: str) -> None:
+    """Each time, not only the first; lane `main` is issued by the caller's own thread."""
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        if "error" in how:
+            raise ValueError("no signal")
+        return torch.mm(x, x)
+
+    def state() -> tuple[Any, ...]:
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_cache_enabled(), torch.get_num_threads()
+        return (*modes, *((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")))
+
+    made = Graph("modes")
+    made.copy("copy", made.input("x", "f32[2, 2]", device="cpu"), made.buffer("b", "f32[2, 2]", slots=2), stream="copy")
+    made.output(made.task("double", double, reads="b", writes="y", stream="main"))
+    made.task("on_host", lambda x: None, reads="x", host=True)
+    x = torch.ones(2, 2)
+    with sg.compile(made, device="cpu", executor=executor) as runner:
+        for inference, autocast in ((False, True), (True, False), (True, True), (False, False)):
+            with torch.inference_mode(inference), torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                before = state()
+                for _ in range(2):
+                    results: list[sg.Result] = []
+                    with suppress(sg.TaskError):
+                        if "map" in how:
+                            loop = cast("Generator[sg.Result, None, None]", runner.map([x] * 4))
+                            results.append(next(loop))
+                            results += [] if "early" in how else loop
+                            loop.close()
+                        else:
+                            results.append(runner(x=x))
+                    assert state() == before
+                    wanted = torch.bfloat16 if autocast else torch.float32
+                    assert {(result["y"].dtype, result["y"].is_inference()) for result in results} <= {(wanted, inference)}
 
 
 def test_many_runs_on_many_lanes_with_threads_switching_all_the_time() -> None:

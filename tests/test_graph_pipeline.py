@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import random
 import time
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +30,7 @@ from streamgraph.storages import trace
 from tests.fake_device import FakeDevice, ensure_nothing_held
 from tests.programs import seeded
 from tests.running import inputs_of, reference, same
+from tests.support import program
 from tests.test_pipeline import expected, items_of, source
 from tests.threaded_device import ThreadedDevice
 
@@ -269,6 +272,45 @@ def test_a_task_that_raises_while_its_iteration_is_captured_is_named(device: Fak
         assert len(list(runner.map(packets(12)))) == 12
 
 
+def test_what_was_captured_before_a_part_failed_is_given_back_and_captured_anew(device: FakeDevice) -> None:
+    graph, broken = frames(2, hosted=True), [True]
+    working = device.operators(graph.program())
+
+    def failing(task: Any) -> Any:
+        healthy = working(task)
+
+        def call(*positional: Any, **keywords: Any) -> Any:
+            if broken[0] and device.graph is not None:
+                raise ValueError("not while I am captured")
+            return healthy(*positional, **keywords)
+
+        return call if task.name == "follow" else healthy
+
+    with sg.compile(graph, ops=failing, device="cuda", executor="graph") as runner:
+        with pytest.raises(TaskError, match="'follow'"):
+            list(runner.map(packets(12)))
+        assert len(device.graphs) > 1, "no part was captured before the one that failed"
+        assert [made.gone for made in device.graphs[:-1]] == [True] * (len(device.graphs) - 1)
+        before, broken[0] = len(device.graphs), False
+        assert len(list(runner.map(packets(12)))) == 12
+        (pipeline,) = runner._looper._made.values()  # type: ignore[union-attr]
+        assert isinstance(pipeline, GraphPipeline)
+        assert len(device.graphs) - before == pipeline.period * pipeline.cut.graphs
+
+
+def test_a_value_stays_where_a_part_lets_go_of_the_one_of_an_earlier_iteration() -> None:
+    """`see` waits for `keep` of the iteration before, which was the last to use that one's `v`; this one's is there by then, and needed."""
+    of = program(
+        "make: x -> v @main | see: s -> y @main | keep: v -> +s @side | use: v -> z @main", inputs="x", buffers="s", outputs="y z"
+    )
+    loop = planned(of, frozenset({"x"}), inflight=2)
+    issues = {issue.task: (place, issue) for place, issue in enumerate(loop.steady)}
+    place, see = issues["see"]
+    assert Back("v.1", 1) in see.releases_before
+    assert issues["make"][0] < place < issues["use"][0]
+    assert play(loop, 1, 0.3, (12,)) == [True] * 12
+
+
 def test_closing_early_drains(device: FakeDevice) -> None:
     graph = frames()
     with sg.compile(graph, ops=device.operators(graph.program()), device="cuda", executor="graph") as runner:
@@ -287,6 +329,129 @@ def test_items_of_another_shape_than_the_captured_ones_are_refused(device: FakeD
         assert len(list(runner.map([torch.zeros(3)] * 6))) == 6
         with pytest.raises(BindingError, match=r"SG613.*item 4.*f32\[4\].*captured with f32\[3\]"):
             list(runner.map([torch.zeros(3)] * 4 + [torch.zeros(4)]))
+        with pytest.raises(BindingError, match=r"SG613.*item 2.*i64\[3\].*captured with f32\[3\]"):
+            list(runner.map([torch.zeros(3)] * 2 + [torch.zeros(3, dtype=torch.int64)]))
+
+
+def test_an_item_that_a_task_changes_is_the_callers_own_tensor(device: FakeDevice) -> None:
+    graph = sg.Graph("changed")
+    graph.task("add", "mix", updates=graph.input("total", "i64[8]"), reads=graph.input("step", "i64[8]"))
+    graph.output(graph.task("look", "mix", reads="total", writes="seen"))
+    of = graph.program()
+    given = [{"total": torch.arange(8) + number, "step": torch.arange(8) * number} for number in range(12)]
+    right = [{name: tensor.clone() for name, tensor in item.items()} for item in given]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "run_copy", COPIES_HERE)
+        runner = reference(of)
+        for item in right:
+            runner.run(item)
+    with sg.compile(graph, ops=device.operators(of), device="cuda", executor="graph") as made:
+        list(made.map(given))
+        device.drain()
+    assert [item["total"].tolist() for item in given] == [item["total"].tolist() for item in right]
+
+
+def busy(device: FakeDevice) -> None:
+    """The caller's own stream has a lot to do."""
+    for _ in range(200):
+        device.put(device.default, lambda: None)
+
+
+def alone(of: Program, device: FakeDevice, bound: dict[str, torch.Tensor]) -> GraphPipeline:
+    """A loop whose items bring nothing, so that little orders it and the caller's stream."""
+    loop = planned(of, frozenset(), inflight=2)
+    memory = Memory(of, trace(of)[0], device.location, 0)
+    return GraphPipeline(loop, resolve(of, device.operators(of)), device, memory, bound, {})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_memory_is_written_again_only_behind_the_copies_of_results(seed: int) -> None:
+    """The copies are on the caller's stream, behind the caller's slow work, while graphs run ahead."""
+    of, device = program("a: x -> +s @one", inputs="x", buffers="s", outputs="s"), FakeDevice(seed, 0.0)
+    bound = inputs_of(of, 0)
+    made, found = alone(of, device, bound), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "run_copy", device.run_copy)
+        for outputs in made.run(({} for _ in range(14)), bound):
+            found.append(outputs)
+            busy(device)
+        device.drain()
+    assert [same(one, right) for one, right in zip(found, expected(of, frozenset(), 14), strict=True)] == [True] * 14
+    made.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_later_loop_follows_what_the_caller_has_done_in_between(seed: int) -> None:
+    """Its first iterations are the first to be captured, on streams that were not there when it began."""
+    of, device = program("a: x -> y @one", inputs="x", outputs="y"), FakeDevice(seed, 0.0)
+    x = device.allocate([8], torch.int64)
+    made, found = alone(of, device, {"x": x}), []
+    for number, count in enumerate((1, 5, 5)):
+        busy(device)
+        device.copy(x, torch.arange(8) + number)
+        found += [(number, outputs["y"]) for outputs in made.run(({} for _ in range(count)), {"x": x})]
+    device.drain()
+    by_loop = [{tuple(y.tolist()) for of, y in found if of == number} for number in range(3)]
+    assert [len(values) for values in by_loop] == [1, 1, 1]
+    assert len(set.union(*by_loop)) == 3
+    made.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_results_in_host_memory_are_there_when_they_are_given(seed: int) -> None:
+    """Nothing but the host's own wait makes the device come to the download."""
+    made, device = sg.Graph("down"), FakeDevice(seed, 0.0)
+    made.value("result", "i64[8]", device="cpu", pinned=True)
+    made.task("a", "mix", reads=made.input("x", "i64[8]"), updates=made.buffer("s", "i64[8]"), stream="one")
+    made.copy("down", "s", "result", stream="two")
+    made.output("result")
+    of, found = made.program(), []
+    bound = inputs_of(of, 0)
+    loop = alone(of, device, bound)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "run_copy", device.run_copy)
+        found = [outputs["result"].tolist() for outputs in loop.run(({} for _ in range(12)), bound)]
+        device.drain()
+    assert found == [outputs["result"].tolist() for outputs in expected(of, frozenset(), 12)]
+    loop.close()
+
+
+def test_items_are_let_go_once_their_results_are_taken_and_their_memory_is_used_again(device: FakeDevice) -> None:
+    graph, brought = frames(2), list[weakref.ref[torch.Tensor]]()
+
+    def source() -> Iterator[torch.Tensor]:
+        for number in range(30):
+            packet = torch.arange(8) + number
+            brought.append(weakref.ref(packet))
+            yield packet
+            del packet
+
+    with sg.compile(graph, ops=device.operators(graph.program()), device="cuda", executor="graph") as runner:
+        for number, _ in enumerate(runner.map(source())):
+            (pipeline,) = runner._looper._made.values()  # type: ignore[union-attr]
+            alive = [of() is not None for of in brought]
+            assert not any(alive[: max(0, number - pipeline.loop.inflight - pipeline.period)])
+    assert len(brought) == 30
+
+
+def test_a_loop_follows_a_call_on_another_stream(device: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """State goes on from the call, whose stream has a lot to do."""
+    graph = frames(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(launch, "run_copy", COPIES_HERE)
+        right = one_by_one(graph, packets(12))
+    device.pace = 0.0
+    other = device.new_stream("normal", {stream.cuda_stream for stream in device.streams})
+    with sg.compile(graph, ops=device.operators(graph.program()), device="cuda", executor="graph") as runner:
+        found = []
+        for packet in packets(3):
+            device.set_stream(other)
+            for _ in range(200):
+                device.put(other, lambda: None)
+            found.append(runner(packet=packet))
+        device.set_stream(device.default)
+        found += runner.map(packets(12)[3:])
+        assert taken(device, found) == right
 
 
 def test_loops_that_repeat_too_late_are_refused(device: FakeDevice) -> None:

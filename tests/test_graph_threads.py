@@ -261,7 +261,8 @@ def test_the_sources_error_comes_through_after_a_clean_stop(device: ThreadedDevi
         with pytest.raises(OSError, match="camera unplugged"):
             list(runner.map(source(), inflight=3))
         assert done == list(range(7))
-        assert not any(stream.queue for stream in device.streams)
+        # On the caller's own stream there are copies of the last results, which were given before the error.
+        assert not any(stream.queue for stream in device.streams if stream is not device.default)
 
 
 def test_closing_early_finishes_what_has_begun_and_ends_the_threads(device: ThreadedDevice, right: list[Any]) -> None:

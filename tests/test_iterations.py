@@ -466,7 +466,7 @@ def test_sixty_four_layers_hold_no_more_device_memory_than_four() -> None:
     peaks = []
     for count in (4, 64):
         schedule = sg.plan(layers(count))
-        peaks.append(curve(lives(schedule, simulate(schedule)), host=False).peak[1])
+        peaks.append(curve(lives(schedule, simulate(schedule)), "device").peak[1])
     # The output lives to the end, and it is the last value.
     assert peaks == [5 * 256, 5 * 256]
 
@@ -504,3 +504,12 @@ def test_buckets_that_are_serialised_are_safe_and_fail_the_metric() -> None:
         assert verify(each.schedule(loop.proved)) == ()
     assert period(loop) < 1.1 * 300  # the backward pass; its reduction hides behind the next one
     assert period(serialised) > 1.7 * period(loop)
+
+
+def test_the_next_step_after_a_picture_is_about_the_same_loop(tmp_path: Path) -> None:
+    options = ("--iterations", "3", "--item", "packet", "--inflight", "3")
+    for output in (("-o", str(tmp_path / "loop.svg")), ()):
+        done = invoke("draw", STREAM, *options, *output)
+        assert f"explain {STREAM} --iterations --item packet --inflight 3" in done.stderr
+    assert f"draw {STREAM} --iterations 3 --item packet --inflight 3 -o" in done.stderr
+    assert "--inflight" not in invoke("draw", STREAM).stderr

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dis
 import gc
+import linecache
 import random
+import re
 import time
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from math import lcm
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -22,6 +25,7 @@ from hypothesis import strategies as st
 import streamgraph as sg
 from streamgraph.errors import TaskError
 from streamgraph.executors import flat, launch, loop_code
+from streamgraph.executors.device import Device, HostDevice
 from streamgraph.executors.direct import CudaDirect
 from streamgraph.executors.generate_loop import generate_loop
 from streamgraph.executors.lanes_pipeline import LanesPipeline, threads_of
@@ -109,6 +113,120 @@ def test_rings_of_different_lengths_turn_together(first: int, second: int, infli
     assert made.code.period % lcm(first, second) == 0
     count = 2 * made.code.period + 3
     assert play(loop, inflight, 0.2, count) == [True] * count
+
+
+def test_as_many_sets_of_functions_are_kept_as_is_said_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A period can be long; a set that was dropped is made anew."""
+    monkeypatch.setattr(loop_code, "MOST", 3)
+    loop = plan_loop(two_rings(3, 4), inflight=2)
+    device = FakeDevice()
+    made = pipeline(loop, device)
+    assert isinstance(made, Pipeline)
+    assert made.code.period > 3
+    bound: set[int] = set()
+    for number, _ in enumerate(made.run(items(loop, 2 * made.code.period), inputs_of(loop.program, 0))):
+        bound |= set(made.code._phases)
+        assert len(made.code._phases) <= 3, f"at result {number}"
+    assert len(bound) == made.code.period
+    device.drain()
+
+
+def counted(add: Any) -> Program:
+    graph = sg.Graph("counted")
+    x = graph.input("x", "i64[8]", device="cpu", pinned=True)
+    frame = graph.buffer("frame", "i64[8]", slots=2)
+    total = graph.buffer("total", "i64[8]")
+    graph.copy("load", x, frame)
+    graph.task("add", add, updates=total, reads=frame)
+    graph.output(graph.task("look", torch.clone, reads=total, writes="seen"))
+    return graph.program()
+
+
+def counting(add: Any, device: Device) -> Pipeline:
+    loop = plan_loop(counted(add), apart=False)
+    operators = resolve(loop.program)
+    return Pipeline(loop, operators, device, Memory(loop.program, trace(loop.program)[0], device.location, 0))
+
+
+def test_functions_have_the_buffers_that_there_are_when_a_loop_begins() -> None:
+    """Buffers that were dropped in between are made anew, with their first bytes."""
+    made = counting(torch.Tensor.add_, HostDevice())
+    for _ in range(2):
+        found = [int(outputs["seen"][0]) for outputs in made.run(({"x": torch.ones(8, dtype=torch.int64)} for _ in range(9)), {})]
+        assert found == list(range(1, 10))
+        made.slots.memory.close()
+
+
+def test_host_tensors_of_items_are_let_go_as_soon_as_nothing_reads_them() -> None:
+    made = counting(torch.Tensor.add_, HostDevice())
+    brought: list[weakref.ref[torch.Tensor]] = []
+
+    def source() -> Iterator[dict[str, torch.Tensor]]:
+        for number in range(20):
+            x = torch.full((8,), number)
+            brought.append(weakref.ref(x))
+            yield {"x": x}
+            del x
+
+    for _ in made.run(source(), {}):
+        assert sum(of() is not None for of in brought) <= made.loop.inflight + 1
+    assert len(brought) == 20
+
+
+def test_nothing_holds_a_result_that_the_caller_has_dropped_once_the_next_is_there() -> None:
+    made = counting(torch.Tensor.add_, HostDevice())
+    given: list[weakref.ref[torch.Tensor]] = []
+    for outputs in made.run(({"x": torch.ones(8, dtype=torch.int64)} for _ in range(20)), {}):
+        assert [result() for result in given[:-1]] == [None] * len(given[:-1])
+        given.append(weakref.ref(outputs["seen"]))
+        del outputs
+    assert len(given) == 20
+
+
+def test_a_value_whose_part_was_read_is_let_go_where_the_loop_says() -> None:
+    """The text has a name for the part too, which would keep the memory until the function ends."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive: list[bool] = []
+
+    def make(x: torch.Tensor) -> torch.Tensor:
+        value = x + 1
+        made.append(weakref.ref(value))
+        return value
+
+    def see(half: torch.Tensor) -> torch.Tensor:
+        alive.append(made[-1]() is not None)
+        return half.clone()
+
+    graph = sg.Graph("parts")
+    x = graph.input("x", "i64[8]", device="cpu", pinned=True)
+    whole = graph.value("whole", "i64[8]")
+    graph.task("make", make, reads=x, writes=whole)
+    half = graph.task("half", lambda part: part * 2, reads=graph.view("part", "whole", (slice(0, 4),)), writes="half")
+    graph.output(graph.task("see", see, reads=half, writes="seen"))
+    loop = plan_loop(graph.program(), apart=False)
+    memory = Memory(loop.program, trace(loop.program)[0], torch.device("cpu"), 0)
+    list(Pipeline(loop, resolve(loop.program), HostDevice(), memory).run(({"x": torch.arange(8)} for _ in range(12)), {}))
+    assert alive[len(loop.prologue) + 1 :] == [False] * (11 - len(loop.prologue))
+
+
+def test_closing_takes_the_text_out_of_pythons_line_cache() -> None:
+    made = counting(torch.Tensor.add_, HostDevice())
+    list(made.run(({"x": torch.ones(8, dtype=torch.int64)} for _ in range(9)), {}))
+    (file,) = {line_file for line_file in linecache.cache if line_file == made.code._file}
+    assert linecache.getline(file, 1).startswith("def ")
+    made.close()
+    assert file not in linecache.cache
+
+
+def test_an_error_says_what_its_task_was_given_also_from_rings_and_buffers() -> None:
+    def add(total: torch.Tensor, frame: torch.Tensor) -> None:
+        if int(frame[0]) == 6:
+            raise Fault("no more")
+        total.add_(frame)
+
+    made = counting(add, HostDevice())
+    with pytest.raises(TaskError, match=re.escape("item 6: task 'add' @main: add(total: i64[8], frame: i64[8]) raised Fault: no more")):
+        list(made.run(({"x": torch.full((8,), number)} for number in range(9)), {}))
 
 
 @given(least=st.integers(1, 12), turns=st.integers(1, 60))
@@ -521,6 +639,20 @@ def test_a_task_among_several_of_a_lane_that_leaves_another_stream_current_is_on
     made.close()
 
 
+@pytest.mark.parametrize("threads", THREADS)
+def test_every_look_at_the_current_stream_is_about_the_tasks_of_a_lane_since_the_last_one(threads: str) -> None:
+    for seed in range(20):
+        loop = loop_of(seed, apart=None if threads == "none" else True)
+        made = pipeline(loop, device_for(threads, seed), threads)
+        for code in [made.code] if isinstance(made, Pipeline) else made.codes:
+            looks = [(int(first), int(last)) for first, last in re.findall(r"astray\((\d+), (\d+)\)", code.source)]
+            assert all(before[1] < after[0] for before, after in pairwise(looks)), f"seed {seed}"
+            mine = [issue for issue in loop.steady if issue.lane in code.lanes]
+            for first, last in looks:
+                between = {issue.lane for issue in mine if first <= loop.steady.index(issue) <= last and issue.task not in PSEUDO}
+                assert len(between) == 1, f"seed {seed}: {between}"
+
+
 def test_a_loop_that_begins_on_another_stream_runs_there(on: Any) -> None:
     loop = plan_loop(CHAIN, inflight=2, apart=False)
     right = expected(CHAIN, loop.per_item, 12)  # before copies go to the fake device
@@ -563,9 +695,9 @@ def test_a_stream_that_is_left_current_is_found_before_the_lane_changes(on: Any)
     made.close()
 
 
-@pytest.mark.parametrize("threads", THREADS[1:])
+@pytest.mark.parametrize("threads", [*THREADS[1:], "lanes of the CPU"])
 def test_no_thread_begins_a_task_that_stands_behind_an_error(threads: str) -> None:
-    device = ThreadedDevice(1)
+    device: Any = HostDevice() if threads == "lanes of the CPU" else ThreadedDevice(1)
     calls: list[str] = []
 
     def failing_host(h: torch.Tensor) -> None:
@@ -577,11 +709,11 @@ def test_no_thread_begins_a_task_that_stands_behind_an_error(threads: str) -> No
         calls.append("slow")
         while calls.count("slow") == 8 and made.under_way.board.error is None:
             time.sleep(0.001)
-        return device.allocate([8], torch.int64)
+        return x.clone() if isinstance(device, HostDevice) else device.allocate([8], torch.int64)
 
     def after(y: torch.Tensor) -> torch.Tensor:
         calls.append("after")
-        return device.allocate([8], torch.int64)
+        return y.clone() if isinstance(device, HostDevice) else device.allocate([8], torch.int64)
 
     graph = sg.Graph("behind")
     graph.task("bad", failing_host, reads=graph.input("h", "i64[8]", device="cpu"), host=True)
@@ -589,7 +721,7 @@ def test_no_thread_begins_a_task_that_stands_behind_an_error(threads: str) -> No
     graph.output(graph.task("after", after, reads="y", writes="z", stream="one"))
     loop = plan_loop(graph)
     memory = Memory(loop.program, trace(loop.program)[0], device.location, 0)
-    made: Any = LanesPipeline(loop, resolve(loop.program, None), memory, None, device, one_issuer=threads != "lanes")
+    made: Any = LanesPipeline(loop, resolve(loop.program, None), memory, None, device, one_issuer=threads == "host and issuer")
     with pytest.raises(TaskError, match=r"item 7: task 'bad' @host"):
         list(made.run((dict.fromkeys("hx", torch.zeros(8, dtype=torch.int64)) for _ in range(12)), {}))
     assert calls.count("after") == 7

@@ -7,8 +7,11 @@ import re
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,6 +132,173 @@ def test_an_error_of_the_source_comes_through_after_a_clean_stop() -> None:
         assert len(list(runner.map(packets(2)))) == 2
 
 
+@pytest.mark.parametrize("executor", ["lanes", "eager", "sequential"])
+@pytest.mark.parametrize("inflight", [None, 1, 3])
+def test_results_of_items_before_an_error_of_the_source_are_given_first(executor: str, inflight: int | None) -> None:
+    """As in a plain loop; whether the source itself fails or brings what does not fit."""
+
+    def source() -> Iterator[torch.Tensor]:
+        yield from packets(5)
+        raise OSError("camera unplugged")
+
+    sources = ((source(), OSError, "unplugged"), ([*packets(5), torch.zeros(3), *packets(2)], BindingError, "item 5: "))
+    for items, error, message in sources:
+        with frames(executor) as runner:
+            given = []
+            with pytest.raises(error, match=message):
+                given.extend(result["result"].tolist() for result in runner.map(items, inflight=inflight))
+            assert given == plain(5)
+
+
+@pytest.mark.parametrize("executor", ["lanes", "eager", "sequential"])
+@pytest.mark.parametrize("inflight", [None, 1, 3])
+def test_an_error_names_its_item_whoever_runs_the_loop(executor: str, inflight: int | None) -> None:
+    def detect(frame: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        if int(frame[0]) == 20:
+            raise ValueError("no signal")
+        return frame * 3 + state
+
+    with frames(executor, detect=detect) as runner, pytest.raises(TaskError, match="item 2: task 'detect'") as caught:
+        list(runner.map(packets(5), inflight=inflight))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def counting() -> sg.Graph:
+    """Reads what the item brings on one lane, and slowly changes it in place on another."""
+    graph = sg.Graph("counting")
+    total, step = graph.input("total", "i64[4]"), graph.input("step", "i64[4]")
+
+    def add(total: torch.Tensor, step: torch.Tensor) -> None:
+        time.sleep(0.01)
+        total.add_(step)
+
+    graph.output(graph.task("read", torch.clone, reads=total, writes="seen", stream="side"))
+    graph.task("add", add, updates=total, reads=step, stream="main")
+    return graph
+
+
+@pytest.mark.parametrize("executor", ["lanes", "eager"])
+def test_what_a_task_changes_in_place_is_memory_of_one_item(executor: str) -> None:
+    """Else an item would change what another reads, and no wait of the loop stands between the two."""
+    one, other, third, step = (torch.full((4,), number) for number in (0, 0, 0, 1))
+    message = "input 'total' of item {}, which a task changes in place, shares memory with '{}' of item {}"
+    with sg.compile(counting(), device="cpu", executor=executor) as runner:
+        for items, place in (
+            ([(one, step), (one, step)], (0, "total", 1)),
+            ([(one, step), (other, one)], (0, "step", 1)),
+            ([(one, other), (third, step), (other, step)], (2, "step", 0)),
+        ):
+            with pytest.raises(BindingError, match=message.format(*place)) as caught:
+                list(runner.map(items))
+            assert caught.value.problems[0].code == "SG504"
+        wide = torch.zeros(6, 4, dtype=torch.int64)
+        apart = [result["seen"].tolist() for result in runner.map((row, step) for row in wide)]
+        assert apart == [[0] * 4] * 6
+        assert wide.tolist() == [[1] * 4] * 6
+
+
+@pytest.mark.parametrize("place", ["device", "cpu"])
+@pytest.mark.parametrize("inflight", [2, 3])
+def test_memory_that_comes_again_is_looked_for_among_items_that_may_be_under_way(place: str, inflight: int) -> None:
+    """A source may refill host tensors `inflight` items later. On the device, results of `inflight + 1` items before may not exist yet."""
+    graph = sg.Graph("refilled")
+    total = graph.input("total", "i64[4]", device=place)
+    graph.task("add", lambda total: total.add_(1), updates=total, host=place == "cpu")
+    graph.output(graph.task("read", torch.clone, reads=total, writes="seen", host=place == "cpu"))
+    refused = []
+    for turns in range(1, 7):
+        tensors = [torch.zeros(4, dtype=torch.int64) for _ in range(turns)]
+        with sg.compile(graph, device="cpu") as runner:
+            try:
+                list(runner.map((tensors[number % turns] for number in range(12)), inflight=inflight))
+            except BindingError:
+                refused.append(turns)
+    assert refused == list(range(1, inflight if place == "cpu" else inflight + 2))
+
+
+def test_an_error_of_the_source_keeps_no_tensor_alive() -> None:
+    item: list[weakref.ref[torch.Tensor]] = []
+
+    def source() -> Iterator[torch.Tensor]:
+        for packet in (torch.arange(8) + number for number in range(4)):
+            item.append(weakref.ref(packet))
+            yield packet
+        raise OSError("camera unplugged")
+
+    gc.collect()
+    gc.disable()
+    try:
+        with frames("eager") as runner:
+            with pytest.raises(OSError, match="unplugged") as caught:
+                list(runner.map(source()))
+            del caught
+            assert [of() for of in item] == [None] * 4
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("executor", ["lanes", "eager", "sequential"])
+def test_with_one_in_flight_items_may_share_what_a_task_changes_and_the_body_may_change_it(executor: str) -> None:
+    total, step = torch.zeros(4, dtype=torch.int64), torch.ones(4, dtype=torch.int64)
+    found = []
+    with sg.compile(counting(), device="cpu", executor=executor) as runner:
+        for result in runner.map([(total, step)] * 5, inflight=1):
+            found.append(int(result["seen"][0]))
+            total.mul_(2)
+    assert found == [0, 2, 6, 14, 30]
+
+
+def test_one_in_flight_is_a_call_for_each_item_and_waits_for_its_uploads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is planned for it; the source may refill its only tensor, and so waits until no copy reads it any more."""
+    told: list[str] = []
+    with frames("eager") as runner:
+        assert runner._executor is not None
+        run = runner._executor.run
+
+        def watched(tensors: object) -> object:
+            finished = run(tensors)  # type: ignore[arg-type]
+            told.append("call")
+            return replace(finished, inputs_free=lambda: told.append("free"))
+
+        monkeypatch.setattr(runner._executor, "run", watched)
+        monkeypatch.setattr("streamgraph.looping.plan_loop", None)
+
+        def source() -> Iterator[torch.Tensor]:
+            for packet in packets(2):
+                told.append("pull")
+                yield packet
+
+        list(runner.map(source(), inflight=1))
+        runner._executor = None  # `close` has nothing to wind up that was patched
+    assert told == ["pull", "call", "free"] * 2
+
+
+def doubling() -> sg.Graph:
+    graph = sg.Graph("doubling")
+    x = graph.input("x", "i64[4]", device="cpu")
+    graph.copy("load", x, graph.buffer("held", "i64[4]", slots=2), stream="copy")
+    graph.output(graph.task("double", lambda held: held * 2, reads="held", writes="y", stream="main"))
+    return graph
+
+
+@pytest.mark.parametrize("executor", ["lanes", "eager", "sequential"])
+def test_several_runners_of_a_process_go_their_ways_within_each_other(executor: Any) -> None:
+    """One inside a task of another, in calls and loops; and loops over each other's results. A runner within itself is refused."""
+    options: dict[str, Any] = {"device": "cpu", "executor": executor}
+    numbers = [torch.full((4,), number) for number in range(6)]
+    with sg.compile(doubling(), **options) as first, sg.compile(doubling(), **options) as second:
+        graph = sg.Graph("outer")
+        graph.output(graph.task("call", lambda x: first(x=x)["y"] + 1, reads=graph.input("x", "i64[4]"), writes="z", stream="side"))
+        with sg.compile(graph, **options) as outer:
+            assert [int(outer(x=x)["z"][0]) for x in numbers] == [1, 3, 5, 7, 9, 11]
+            assert [int(result["z"][0]) for result in outer.map(numbers)] == [1, 3, 5, 7, 9, 11]
+        chained = second.map(result["y"] for result in first.map(numbers))
+        assert [int(result["y"][0]) for result in chained] == [0, 4, 8, 12, 16, 20]
+        with pytest.raises(RunnerError, match="already running"):
+            list(first.map(result["y"] for result in first.map(numbers)))
+        assert int(first(x=numbers[3])["y"][0]) == 6
+
+
 def test_an_item_that_does_not_fit_is_named_by_its_number() -> None:
     with frames() as runner:
         with pytest.raises(BindingError, match="item 1: "):
@@ -154,9 +324,32 @@ def test_closing_early_drains_and_frees_the_runner() -> None:
         next(runner.map(packets(1)))
 
 
+@pytest.mark.parametrize("inflight", [None, 1])
+def test_an_item_cannot_bring_what_is_bound_for_good(inflight: int | None) -> None:
+    """A call may: then it counts for that call."""
+    step, total = torch.ones(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    with sg.compile(counting(), {"step": step}, device="cpu") as runner:
+        runner(total=total, step=2 * step)
+        assert total.tolist() == [2] * 4
+        with pytest.raises(BindingError, match="item 1 brings 'step', which is bound for good"):
+            list(runner.map([{"total": total}, {"total": total.clone(), "step": step}], inflight=inflight))
+        assert total.tolist() == [3] * 4
+
+
 def test_a_number_that_is_no_depth_is_refused_at_once() -> None:
-    with frames() as runner, pytest.raises(SpecError, match="inflight is 0"):
-        runner.map(packets(1), inflight=0)
+    with frames() as runner:
+        list(runner.map(packets(1), inflight=2))
+        for depth in (0, -1, True, 2.0, "2"):
+            with pytest.raises(SpecError, match="inflight is "):
+                runner.map(packets(1), inflight=depth)  # type: ignore[arg-type]
+
+
+def test_an_item_that_is_no_tensor_is_named_as_what_it_is() -> None:
+    with frames() as runner:
+        bound = "'packet' was bound to a value of type str"
+        for item, what in (("abc", bound), (["a", "b"], "item 0 is a list, and"), ((), "item 0 has 0 tensors")):
+            with pytest.raises(BindingError, match=what):
+                list(runner.map([item]))
 
 
 def test_iterations_overlap() -> None:

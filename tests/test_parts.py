@@ -117,6 +117,8 @@ def test_every_event_of_an_iteration_has_been_issued_before_it_is_waited_for(see
         ("a: hx -> y @one | b: hx -> z @two | c: y z -> v @main", "", "eager a; eager b; part c"),
         ("a: x -> y @one | b: hx y -> z @two | c: y z -> v @main", "", "part a; eager b; part c"),
         ("a: hx -> y @one | b: hx -> z @two | c: y z -> v @main", "hx", "part a b c"),
+        # One such launch after another holds nothing up: `t` is not launched in between, by a graph of its own.
+        ("a: hx -> y @one | t: x -> u @two | b: hx y -> z @three | c: y z u -> v @main", "", "eager a; eager b; part t c"),
     ],
 )
 def test_what_becomes_a_part(text: str, bound: str, pieces: str) -> None:

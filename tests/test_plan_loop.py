@@ -21,7 +21,7 @@ from streamgraph.plan_loop import plan_loop
 from streamgraph.schedule import HostWait, Launch, Schedule, Wait
 from streamgraph.storages import trace
 from streamgraph.verify import verify
-from tests.programs import seeded, turning
+from tests.programs import reporting, seeded, turning
 from tests.support import graph
 
 
@@ -198,6 +198,53 @@ def test_more_iterations_than_were_proved_are_proved_too() -> None:
         assert verify(loop.schedule(loop.proved + 7)) == ()
         for count in range(1, 5):
             assert verify(loop.schedule(count)) == ()
+
+
+@pytest.mark.parametrize("device", ["device", "cpu"])
+@pytest.mark.parametrize("apart", [None, True, False])
+def test_results_that_a_host_task_makes_are_behind_it_to_the_last(device: str, apart: bool | None) -> None:
+    """Those that are left when the items end, too: main joins the lane of host tasks before it hands them over."""
+    for seed in range(30):
+        of = reporting(turning(seeded(seed), seed), device)
+        loop = plan_loop(of, frozenset({"x"} if seed % 2 else ()), inflight=1 + seed % 3, apart=apart)
+        for count in range(1, 5):
+            assert verify(loop.schedule(count)) == ()
+
+
+def test_as_many_are_in_flight_as_the_largest_ring_over_iterations_has_slots_and_at_least_two() -> None:
+    def depth(iterations: int, layers: int) -> int:
+        graph = Graph("depths")
+        x = graph.input("x", "f32[4]")
+        ring = graph.buffer("ring", "f32[4]", slots=iterations)
+        graph.buffer("other", "f32[4]", each={"layer": 6}, slots=layers, over="layer")
+        graph.task("fill", "f", reads=x, writes=ring)
+        graph.output(graph.task("work", "f", reads=ring, writes="y"))
+        return plan_loop(graph).inflight
+
+    assert [depth(iterations, 5) for iterations in (1, 2, 3, 5)] == [2, 2, 3, 5]
+
+
+@pytest.mark.parametrize("inflight", [1, 2, 3, 4])
+def test_an_item_is_pulled_when_nothing_reads_the_host_tensors_of_the_one_inflight_before_it(inflight: int) -> None:
+    graph = Graph("refilled")
+    x = graph.input("x", "f32[4]", device="cpu", pinned=True)
+    graph.copy("upload", x, graph.buffer("frame", "f32[4]", slots=8), stream="copy")
+    graph.output(graph.task("work", "f", reads="frame", writes="y", stream="main"))
+    loop = plan_loop(graph, inflight=inflight)
+    assert [str(wait) for wait in steady(loop, "source").waits if wait.name == "upload"] == [f"upload[-{inflight}]"]
+
+
+def test_free_copies_have_a_lane_for_each_direction_and_pinned_ones_stay_where_they_are() -> None:
+    graph = Graph("copies")
+    for name, stream in (("free", None), ("pinned", "main")):
+        x = graph.input(name, "f32[4]", device="cpu", pinned=True)
+        up = graph.copy(f"up_{name}", x, f"on_{name}", stream=stream)
+        graph.value(f"back_{name}", device="cpu", pinned=True)
+        graph.output(graph.copy(f"down_{name}", up, f"back_{name}", stream=stream))
+    loop = plan_loop(graph)
+    lanes = {issue.task: issue.lane for issue in loop.steady}
+    assert (lanes["up_free"], lanes["down_free"]) == ("h2d", "d2h")
+    assert {lanes["up_pinned"], lanes["down_pinned"]} == {loop.main}
 
 
 def test_the_caller_is_apart_where_items_are_on_the_device_or_the_host_has_tasks() -> None:

@@ -71,3 +71,20 @@ def test_what_cannot_be_prefetched_says_why(layers: list[object], options: dict[
     with pytest.raises(SpecError, match=says):
         prefetch(layers, device="cpu", **options)  # type: ignore[arg-type]
     assert sg.Runner
+
+
+def test_a_layer_that_returns_no_tensor_is_named_with_its_class() -> None:
+    runner = prefetch([torch.nn.Identity(), torch.nn.LSTM(4, 4)], device="cpu")
+    with runner, pytest.raises(sg.TaskError, match=r"layer 1 \(LSTM\) returned a tuple: a layer takes one tensor and returns one"):
+        runner(x=torch.ones(2, 4))
+
+
+def test_one_module_by_itself_is_refused() -> None:
+    with pytest.raises(SpecError, match="takes modules"):
+        prefetch(torch.nn.Linear(4, 4), device="cpu")  # type: ignore[arg-type]
+
+
+def test_no_more_slots_are_made_than_there_are_layers() -> None:
+    with prefetch([torch.nn.Linear(4, 4) for _ in range(3)], slots=8, device="cpu") as runner:
+        (family,) = [family for family in runner.schedule.program.families if family.slots is not None]
+        assert family.slots == 3

@@ -17,6 +17,7 @@ from streamgraph.hazards import find_hazards
 from streamgraph.plan import plan
 from streamgraph.plan_loop import plan_loop
 from streamgraph.render import format_of, render
+from streamgraph.simulate import Timeline
 from streamgraph.spec import load, loads
 from streamgraph.storages import trace
 
@@ -97,10 +98,47 @@ def test_the_first_command_runs_the_main_job() -> None:
     assert "equal to the tasks one after another" in done.stdout
 
 
+def test_the_page_on_costs_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its Python block, for a schedule with a task `detect`; and its costs file is one."""
+    text = (ROOT / "docs" / "costs.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (costs,) = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    names: dict[str, object] = {"schedule": plan(ROOT / "specs" / "cameras.streamgraph.yaml")}
+    (tmp_path / "costs.json").write_text(costs, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "costs.md", "exec"), names)
+    assert isinstance(timeline := names["timeline"], Timeline)
+    assert timeline.time_of["detect"].duration == pytest.approx(412.6, rel=0.01)
+
+
+def test_the_waits_that_the_page_on_iterations_names_are_those_of_the_loop() -> None:
+    """Of two slots and of one: the waits of `pingpong` that reach back."""
+    text = (ROOT / "docs" / "iterations.md").read_text(encoding="utf-8")
+    spec = (ROOT / "specs" / "pingpong.streamgraph.yaml").read_text(encoding="utf-8")
+    for slots, wait in ((2, "red[-2]"), (1, "red[-1]")):
+        loop = plan_loop(loads(spec.replace("slots: 2", f"slots: {slots}")).program, frozenset())
+        (bw,) = (issue for issue in loop.steady if issue.task == "bw")
+        assert [str(back) for back in bw.waits] == [wait]
+        assert f"`{wait}" in text
+
+
 def test_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_links_to_a_section_lead_to_one() -> None:
+    def sections(page: Path) -> set[str]:
+        titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+    found = 0
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target, section in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text(encoding="utf-8")):
+            found += 1
+            assert section in sections(page.parent / target if target else page), f"{page.name} links to {target}#{section}"
+    assert found > 10
 
 
 def test_versions_agree() -> None:

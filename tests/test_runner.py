@@ -282,3 +282,25 @@ def test_an_updated_input_is_the_callers_own_tensor(executor: Any) -> None:
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_an_empty_program_runs(executor: Any) -> None:
     assert dict(run(Graph("empty"), device="cpu", executor=executor)) == {}
+
+
+@pytest.mark.parametrize("inputs", [torch.zeros(4), torch.zeros(1), [torch.zeros(4)], [], (torch.zeros(4),)])
+def test_inputs_that_are_no_mapping_are_refused_with_the_names_that_are_meant(inputs: Any) -> None:
+    graph = Graph("named")
+    graph.output(graph.task("double", torch.add, reads=[graph.input("x", "f32[4]"), graph.input("y", "f32[4]")], writes="z"))
+    with compile(graph, device="cpu") as made:
+        for pass_on in (made, lambda given: run(graph, given, device="cpu"), lambda given: compile(graph, given, device="cpu")):
+            with pytest.raises(BindingError, match=f"'named' are bound by name, and this is a {type(inputs).__name__}") as caught:
+                pass_on(inputs)
+            (problem,) = caught.value.problems
+            assert problem.code == "SG502"
+            assert "{'x': ..., 'y': ...}" in (problem.help or "")
+
+
+def test_a_device_may_be_a_torch_device() -> None:
+    graph = Graph("copied")
+    graph.output(graph.task("copy", torch.clone, reads=graph.input("x", "f32[2]"), writes="y"))
+    device: Any = torch.device("cpu")
+    assert run(graph, {"x": torch.ones(2)}, device=device)["y"].tolist() == [1, 1]
+    with pytest.raises(DeviceError, match="unknown device 'meta'"):
+        compile(graph, device=torch.device("meta"))  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from tests.running import (
     failing,
     hurried,
     inputs_of,
+    reference,
     run_after_run,
     same,
     shows_in_no_value,
@@ -170,6 +172,69 @@ def test_a_task_that_raises_leaves_everything_at_rest_and_the_next_run_is_right(
     del result
     gc.collect()
     assert len(device.free) == len(device.blocks)
+
+
+def test_a_run_ends_behind_launches_that_no_graph_holds_and_no_graph_follows() -> None:
+    """`up` reads what the call brings in host memory, comes last, and changes what the next run's graph reads first."""
+    made = graph("p: -> +turn ! | look: x b -> y @main | up: hx -> +b @side", inputs="x", buffers="b", outputs="y")
+    made.resource("turn")
+    made.input("hx", "i64[8]", device="cpu", pinned=True)
+    schedule = plan(made)
+    assert [piece.kind for piece in split(schedule, fake()).cut.pieces] == ["part", "eager", "host"]
+    for seed in range(40):
+        assert play(schedule, seed, 0.0) == [True] * 6
+
+
+def test_an_input_of_a_call_that_a_task_changes_is_the_callers_own_tensor() -> None:
+    of = program("a: w -> +x @one | p: h -> k ! | b: x k -> z @main", inputs="x w", hosts="h k", outputs="z")
+    executor, device = split(plan(of), fake()), _devices[-1]
+    for run in range(5):
+        inputs, wanted = inputs_of(of, run), inputs_of(of, run)
+        executor.run(inputs)
+        device.drain()
+        _devices.clear()  # the reference copies here
+        reference(of).run(wanted)
+        _devices.append(device)
+        assert torch.equal(inputs["x"], wanted["x"]), f"run {run}"
+    executor.close()
+
+
+def handing() -> Schedule:
+    """`up` reads what the call brings in host memory, and makes an output that no graph reads, on a lane of its own."""
+    made = graph("p: -> +turn ! | look: x -> y @main | up: hx -> z @side", inputs="x", outputs="y z")
+    made.resource("turn")
+    made.input("hx", "i64[8]", device="cpu", pinned=True)
+    return plan(made)
+
+
+def test_an_output_that_no_graph_makes_is_handed_over_and_held_no_longer() -> None:
+    schedule, device = handing(), fake(0, 0.0)
+    executor = split(schedule, device)
+    assert len(executor._handed) == 1
+    for run in range(4):
+        outputs = executor.run(inputs_of(schedule.program, run)).outputs
+        device.drain()
+        assert same(outputs, expected_of(schedule.program, 1, run)[0])
+        seen = weakref.ref(outputs["z"])
+        del outputs
+        assert run == 0 or seen() is None
+    executor.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_handed_over_may_be_used_and_dropped_on_the_callers_stream(seed: int) -> None:
+    """Its memory was got on the lane that made it, which would get it again while the caller's stream is busy."""
+    schedule, device = handing(), fake(seed, 0.0)
+    executor, used = split(schedule, device), []
+    for run in range(8):
+        outputs = executor.run(inputs_of(schedule.program, run)).outputs
+        for _ in range(100):
+            device.put(device.default, lambda: None)
+        used.append(device.clone(outputs["z"]))
+        del outputs
+    device.drain()
+    assert [torch.equal(one, right["z"]) for one, right in zip(used, expected_of(schedule.program, 8), strict=True)] == [True] * 8
+    executor.close()
 
 
 def test_inputs_bound_for_good_stay_and_other_shapes_are_refused() -> None:

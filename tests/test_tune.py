@@ -17,7 +17,8 @@ from streamgraph.builder import Graph
 from streamgraph.cli import cli
 from streamgraph.errors import DeviceError, SpecError, TaskError
 from streamgraph.plan import plan
-from streamgraph.tune import FINALISTS, Candidate, Tuning, tune
+from streamgraph.portfolio import LANES
+from streamgraph.tune import FINALISTS, PLANNED, Candidate, Tuning, _in_turns, _promising, tune
 
 SPEC = """\
 streamgraph: 1
@@ -84,6 +85,49 @@ def test_the_best_is_the_fastest_with_right_results_and_one_stream_where_that_is
     assert Tuning("cpu", "auto", 2, (alone, wrong, fast, early), ()).best is fast
     assert Tuning("cpu", "auto", 2, (alone, wrong, early), ()).best is alone
     assert Tuning("cpu", "auto", 2, (alone, replace(fast, times=(99.0, 99.0))), ()).best is alone
+
+
+def test_plans_take_turns_at_being_first() -> None:
+    """Who comes first in a round finds another device than who comes last."""
+    order: list[int] = []
+
+    class Noting:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def timed(self) -> tuple[None, float]:
+            order.append(self.number)
+            return None, float(self.number)
+
+    running: Any = [Noting(number) for number in range(3)]
+    assert _in_turns(running, 12, None, 0, 12) == [[0.0] * 12, [1.0] * 12, [2.0] * 12]
+    rounds = [order[start : start + 3] for start in range(0, 36, 3)]
+    assert [sorted(one) for one in rounds] == [[0, 1, 2]] * 12
+    assert len({one[0] for one in rounds}) > 1
+
+
+def test_random_tasks_draw_the_same_under_every_plan() -> None:
+    made = forks()
+    noise, rng = made.buffer("noise", "f32[64]"), made.resource("rng")
+    made.task("draw", torch.Tensor.normal_, updates=[noise, rng], cost=100.0)
+    made.output(noise)
+    found = tune(made, device="cpu", plans=3, repeats=1, costs={f"t{n}": 500.0 for n in range(4)}, machine="gpu")
+    assert len(found.rows) > 2
+    assert all(row.equal for row in found.rows)
+
+
+@pytest.mark.parametrize(("tasks", "counts"), [(10, LANES), (PLANNED // 2, LANES[:2]), (PLANNED * 3, LANES[:1])])
+def test_a_large_program_is_planned_with_fewer_numbers_of_lanes(tasks: int, counts: tuple[int, ...]) -> None:
+    schedule = plan(forks())
+    asked: list[tuple[str, Any]] = []
+
+    def candidate(policy: Any, count: Any) -> Candidate:
+        asked.append((policy, count))
+        return Candidate(policy, count, schedule, 1.0)
+
+    _promising(candidate, "auto", 8, tasks)
+    assert asked[:2] == [("single", 1), ("auto", "auto")]
+    assert {count for _, count in asked[2:]} == set(counts)
 
 
 def test_a_task_that_always_gives_something_else_is_found_out() -> None:

@@ -206,7 +206,8 @@ def draw(
         timeline = predict(schedule, options)
     else:
         schedule, timeline = load_loop(report, spec, options, items, inflight).written_out(iterations)
-    again = "" if iterations is None else f" --iterations {iterations}"
+    more = "".join(f" --item {shell(item)}" for item in items) + (f" --inflight {inflight}" if inflight is not None else "")
+    again, looped = ("", "") if iterations is None else (f" --iterations {iterations}{more}", f" --iterations{more}")
     if output is None:
         encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
         text = render.draw_text(schedule, timeline, width=width(), ascii_only=not encoding.startswith("utf"))
@@ -214,7 +215,7 @@ def draw(
         report.result(text, _lane_styles(schedule))
         if spec != STDIN:
             name = os.path.basename(spec).removesuffix(".yaml").removesuffix(".streamgraph")
-            report.next(f"draw {shell(spec)}{again} -o {shell(name + '.html')}", f"explain {shell(spec)}{' --iterations' * bool(again)}")
+            report.next(f"draw {shell(spec)}{again} -o {shell(name + '.html')}", f"explain {shell(spec)}{looped}")
         return
     suffix = render.format_of(os.path.basename(output))
     text = render.render(schedule, suffix, timeline, spec=spec_text(spec))
@@ -224,7 +225,7 @@ def draw(
     if suffix in OPENED:
         report.say(OPENED[suffix])
     if spec != STDIN:
-        report.next(f"explain {shell(spec)}{' --iterations' * bool(again)}")
+        report.next(f"explain {shell(spec)}{looped}")
 
 
 def _lane_styles(schedule: Schedule) -> list[tuple[str, str]]:

@@ -12,6 +12,8 @@ import torch
 
 from streamgraph.executors.device import Device, Stream
 
+AUTOCAST = ("cpu", "cuda")  # the kinds of devices whose casts are carried along
+
 
 class on_stream:
     """The stream is current; afterwards the stream and the device that were.
@@ -69,25 +71,28 @@ class CallerState:
     @classmethod
     def take(cls) -> CallerState:
         """The state of this thread."""
-        autocast = tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+        autocast = tuple((kind, torch.get_autocast_dtype(kind)) for kind in AUTOCAST if torch.is_autocast_enabled(kind))
         return cls(torch.is_inference_mode_enabled(), torch.get_num_threads(), autocast)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give this thread the state, and `task_mode`; take autocast and inference mode back afterwards."""
+        """Give this thread the state, and `task_mode`; afterwards it has its own again: it may be the caller's."""
         # OpenMP keeps the number of threads per thread, and ATen the number that a new thread begins with (measured with torch 2.13: a
         # thread that sets 2 leaves its parent at 1, and later threads begin with 2). Setting the caller's own number makes every lane
         # split its work as the caller would, so that results are the same bits, and tells new threads nothing new.
         if torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
         with ExitStack() as stack:
-            if self.inference:
-                stack.enter_context(torch.inference_mode())
-            for kind, dtype in self.autocast:
-                # Not torch.autocast: its exit empties the cache of casts that the caller's own autocast region shares.
-                stack.callback(torch.set_autocast_dtype, kind, torch.get_autocast_dtype(kind))
-                stack.callback(torch.set_autocast_enabled, kind, False)
-                torch.set_autocast_dtype(kind, dtype)
-                torch.set_autocast_enabled(kind, True)
+            if self.inference != torch.is_inference_mode_enabled():
+                stack.enter_context(torch.inference_mode(self.inference))
+            wanted = dict(self.autocast)
+            for kind in AUTOCAST:
+                enabled = torch.is_autocast_enabled(kind)
+                if enabled or kind in wanted:
+                    # Not torch.autocast: its exit empties the cache of casts that the caller's own autocast region shares.
+                    stack.callback(torch.set_autocast_dtype, kind, torch.get_autocast_dtype(kind))
+                    stack.callback(torch.set_autocast_enabled, kind, enabled)
+                    torch.set_autocast_dtype(kind, wanted.get(kind, torch.get_autocast_dtype(kind)))
+                    torch.set_autocast_enabled(kind, kind in wanted)
             stack.enter_context(task_mode())
             yield

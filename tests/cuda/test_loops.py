@@ -110,6 +110,45 @@ def test_prefetch_gives_what_the_layers_give(slots: int) -> None:
             assert all(torch.equal(result["h"], right) for result in runner.map([x] * 5))
 
 
+@pytest.mark.parametrize("executor", ["eager", "lanes", "graph"])
+def test_with_one_in_flight_the_body_may_change_what_the_program_reads(executor: Any) -> None:
+    """Nothing that the caller is given depends on `add`, which is slow and on a lane of its own: only the end of a call is behind it."""
+    graph = sg.Graph("body")
+    x, step, total = graph.input("x", "i64[8]"), graph.input("step", "i64[8]"), graph.input("total", "i64[8]")
+
+    def add(total: torch.Tensor, step: torch.Tensor) -> None:
+        torch.cuda._sleep(10 * MILLISECOND)
+        total.add_(step)
+
+    graph.task("add", add, updates=total, reads=step, stream="side")
+    graph.output(graph.task("look", torch.clone, reads=x, writes="seen", stream="main"))
+    bound = {"step": torch.ones(8, dtype=torch.int64, device="cuda"), "total": torch.zeros(8, dtype=torch.int64, device="cuda")}
+    with sg.compile(graph, bound, device="cuda", executor=executor) as runner:
+        for _ in runner.map((torch.ones(8, dtype=torch.int64, device="cuda") for _ in range(6)), inflight=1):
+            bound["step"].mul_(2)
+        assert bound["total"].tolist() == [63] * 8
+
+
+@pytest.mark.parametrize("executor", ["eager", "lanes", "graph"])
+def test_with_one_in_flight_a_source_may_refill_its_only_tensor(executor: Any) -> None:
+    graph, _ = frames(MILLISECOND, size=1 << 22)
+    staging = torch.empty(1 << 22).pin_memory()
+    with sg.compile(graph, device="cuda", executor=executor) as runner:
+        found = [result["done"] for result in runner.map((staging.fill_(number) for number in range(8)), inflight=1)]
+        assert [(float(one.min()), float(one.max())) for one in found] == [(2.0 * number, 2.0 * number) for number in range(8)]
+
+
+def test_the_callers_autocast_is_carried_to_lanes_and_left_as_it_was() -> None:
+    graph = sg.Graph("casts")
+    graph.output(graph.task("mm", lambda x: x @ x, reads=graph.input("x", "f32[16, 16]"), writes="y", stream="side"))
+    x = torch.ones(16, 16, device="cuda")
+    with sg.compile(graph, device="cuda", executor="lanes") as runner, torch.autocast("cuda", torch.bfloat16):
+        for _ in range(2):
+            assert runner(x=x)["y"].dtype == torch.bfloat16
+            assert {result["y"].dtype for result in runner.map([x] * 4)} == {torch.bfloat16}
+            assert torch.is_autocast_enabled("cuda")
+
+
 def test_an_early_end_leaves_nothing_running() -> None:
     graph, _ = frames(50 * MILLISECOND)
     with sg.compile(graph, device="cuda") as runner:
