@@ -33,6 +33,7 @@ The map, in the order in which a program passes through; imports point from late
     explain      why a task waits, and why not
     saved        Schedule <-> JSON
     render/      text, SVG, Mermaid, DOT
+    outputs      a Program with other results
     portfolio    every policy and lane count, simulated: the best one that is worth it
     plan         plan(spec) -> Schedule: one line per pass, then verify
     difference   what changed between two plans
@@ -56,7 +57,8 @@ The map, in the order in which a program passes through; imports point from late
     measuring    a schedule and tensors -> measured timeline: runs with a stopwatch, beside the tasks one after another
     result       what a run gives back
     looping      a runner and items -> results, while later items are under way
-    runner       run, compile, Runner
+    runner       a Schedule and tensors -> results, many times
+    run          a spec and tensors -> results: run, compile
     prefetch     layers with weights in host memory -> a runner that streams them
     compare      sequential and planned on the same inputs: the first task that differs
     bench        every executor on the same inputs: how long a run takes, and which is worth it
@@ -87,7 +89,8 @@ from streamgraph.model import Program
 from streamgraph.plan import plan
 from streamgraph.prefetch import prefetch
 from streamgraph.result import Result
-from streamgraph.runner import Runner, compile, run
+from streamgraph.run import compile, run
+from streamgraph.runner import Runner
 from streamgraph.schedule import Schedule
 
 __version__ = "0.1.0"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from streamgraph.builder import Graph
 from streamgraph.machine import Machine, as_machine
 from streamgraph.plan import plan
-from streamgraph.runner import compile
+from streamgraph.run import compile
 from streamgraph.schedule import Schedule
 
 if TYPE_CHECKING:

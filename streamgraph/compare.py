@@ -17,10 +17,11 @@ from streamgraph.calls import Call, gpus, operands, type_text
 from streamgraph.cost import Measured
 from streamgraph.machine import AnyMachine
 from streamgraph.model import Program
+from streamgraph.outputs import with_outputs
 from streamgraph.plan import Order, Release, Spec, Streams, as_program, issue_of, plan
 from streamgraph.portfolio import Policy
 from streamgraph.returned import tensors_in
-from streamgraph.runner import ExecutorName, with_outputs
+from streamgraph.runner import ExecutorName
 from streamgraph.schedule import Schedule
 from streamgraph.storages import Mode
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from streamgraph.builder import Graph
 from streamgraph.errors import Problem, SpecError
 from streamgraph.model import LONG_NAMES
-from streamgraph.runner import Runner, compile
+from streamgraph.run import compile
+from streamgraph.runner import Runner
 
 if TYPE_CHECKING:
     import torch

@@ -1,28 +1,24 @@
-"""Run: a spec and tensors become results. `compile` plans once and makes a Runner that runs many times; `run` does both, once.
+"""Runner: a Schedule and tensors become results, many times.
 
-The runner binds inputs, allows one run at a time, and hands out results. How steps are executed is the executor's business.
+It binds inputs, allows one run at a time, and hands out results. How steps are executed is the executor's business.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from streamgraph.binding import Given, bind, by_name, made_up, written_in_place
+from streamgraph.binding import Given, bind, by_name, written_in_place
 from streamgraph.cost import Measured
-from streamgraph.errors import DeviceError, Problem, RunnerError, SpecError, quoted
+from streamgraph.errors import DeviceError, Problem, RunnerError, quoted
 from streamgraph.looping import Looper
 from streamgraph.machine import AnyMachine
-from streamgraph.model import OUTPUT_PREFIX, Kind, Output, Program
-from streamgraph.names import near
-from streamgraph.plan import Issue, Order, Release, Spec, Streams, as_program, issue_of, plan
-from streamgraph.portfolio import Policy
+from streamgraph.plan import Issue, issue_of
 from streamgraph.rebind import Binder
 from streamgraph.result import Result
 from streamgraph.schedule import Schedule
@@ -38,161 +34,6 @@ if TYPE_CHECKING:
 
 ExecutorName: TypeAlias = Literal["auto", "sequential", "lanes", "eager", "graph"]
 SIMULATED = Problem("SG608", "a simulated runner maps nothing", None, "run on a device: device='cpu' or 'cuda'")
-
-
-@overload
-def run(
-    spec: Spec,
-    inputs: Given | None = None,
-    *,
-    params: Mapping[str, Any] | None = None,
-    ops: Operators | None = None,
-    device: str = "auto",
-    executor: ExecutorName = "auto",
-    streams: Streams = "auto",
-    order: Order = "declared",
-    release: Release = "default",
-    policy: Policy = "auto",
-    costs: Measured | None = None,
-    machine: AnyMachine = None,
-    outputs: Iterable[str] | None = None,
-    seed: int = 0,
-    iterations: None = None,
-    profile: bool = False,
-) -> Result: ...
-
-
-@overload
-def run(
-    spec: Spec,
-    inputs: Given | None = None,
-    *,
-    params: Mapping[str, Any] | None = None,
-    ops: Operators | None = None,
-    device: str = "auto",
-    executor: ExecutorName = "auto",
-    streams: Streams = "auto",
-    order: Order = "declared",
-    release: Release = "default",
-    policy: Policy = "auto",
-    costs: Measured | None = None,
-    machine: AnyMachine = None,
-    outputs: Iterable[str] | None = None,
-    seed: int = 0,
-    iterations: int,
-) -> list[Result]: ...
-
-
-def run(
-    spec: Spec,
-    inputs: Given | None = None,
-    *,
-    params: Mapping[str, Any] | None = None,
-    ops: Operators | None = None,
-    device: str = "auto",
-    executor: ExecutorName = "auto",
-    streams: Streams = "auto",
-    order: Order = "declared",
-    release: Release = "default",
-    policy: Policy = "auto",
-    costs: Measured | None = None,
-    machine: AnyMachine = None,
-    outputs: Iterable[str] | None = None,
-    seed: int = 0,
-    iterations: int | None = None,
-    profile: bool = False,
-) -> Result | list[Result]:
-    """The outputs of one run. Inputs that are not given but declare `init` are made up, and `result.made_up` lists them.
-
-    With `iterations`, the results of so many runs on the same inputs, in order: what a loop of calls would give, with iterations
-    overlapping as in `Runner.map`; state goes on from one to the next. When it returns, nothing is running any more.
-
-    With `profile`, `result.measured` is the timeline of a real run (`measuring.measure`): before the run whose results are returned, on
-    copies of what the program changes, every task is called some dozen times more. Not together with `iterations`, nor for a CUDA graph.
-
-    Args and errors as `compile`; with `iterations` also SG105 (no whole number from 1), and SG608 or SG615 as `Runner.map`. Without, it
-    returns on a GPU when everything is issued, and waits only for outputs in host memory.
-    """
-    if iterations is not None and (isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1):
-        raise SpecError(Problem("SG105", f"iterations is {quoted(repr(iterations))}", None, "iterations must be a whole number from 1"))
-    options = _Options(device, executor, seed)
-    planner = partial(
-        plan, streams=streams, order=order, release=release, policy=policy, costs=costs, machine=machine, issue=issue_of(executor)
-    )
-    schedule = _schedule(spec, params, outputs, planner)
-    if profile and (options.simulated or iterations is not None):
-        message = "a simulated run takes no time that could be measured" if options.simulated else "`profile` measures single runs"
-        raise RunnerError(Problem("SG608", message, None, "leave `profile` out, or run once on a device: device='cpu' or 'cuda'"))
-    if options.simulated:
-        if iterations is not None:
-            raise RunnerError(SIMULATED)
-        return Result({}, schedule, predict=partial(_predicted, schedule, costs, machine, issue_of(executor)))
-    found = _find(options.device, schedule)
-    inputs = by_name(schedule.program, inputs)
-    invented = made_up(schedule.program, inputs, found.location, seed)
-    given = {**invented, **inputs}
-    bound = given if iterations is not None else None
-    measured = None
-    if profile:
-        from streamgraph.measuring import measure
-
-        tensors = bind(schedule.program, given, found.location, written=written_in_place(schedule.program, schedule.accesses))
-        predicted = _predicted(schedule, costs, machine, issue_of(executor))
-        measured = measure(schedule, tensors, predicted, device=found, ops=ops, executor=executor, seed=seed)
-    with Runner(schedule, bound, ops=ops, device=device, executor=executor, costs=costs, machine=machine, seed=seed) as runner:
-        if iterations is None:
-            result = runner._run(given, tuple(invented))
-            result.measured = measured
-            return result
-        results = list(runner.map({} for _ in range(iterations)))
-    for result in results:
-        result.made_up = tuple(invented)
-    return results
-
-
-def compile(
-    spec: Spec,
-    inputs: Given | None = None,
-    *,
-    params: Mapping[str, Any] | None = None,
-    ops: Operators | None = None,
-    device: str = "auto",
-    executor: ExecutorName = "auto",
-    streams: Streams = "auto",
-    order: Order = "declared",
-    release: Release = "default",
-    policy: Policy = "auto",
-    costs: Measured | None = None,
-    machine: AnyMachine = None,
-    outputs: Iterable[str] | None = None,
-    seed: int = 0,
-) -> Runner:
-    """A runner: the spec planned, verified, its operators found, and `inputs` bound for good.
-
-    Args:
-        spec: the path of a YAML file, a mapping of the same form, a Graph, a Program, or a Schedule, which is verified and run as it is.
-        inputs: tensors by input name; a family takes a (nested) list. What is left out is bound at each call.
-        params: values for the spec's `params`.
-        ops: the operators that the spec names: a mapping, a module, or a function from a Task to its callable.
-        device: "auto" (CUDA where there is some, else the CPU), "cpu", "cuda", "cuda:1" (or a torch.device), or "sim": predicts times.
-        executor: "auto" ("lanes" on the CPU, "eager" on CUDA), "sequential" (the reference), "lanes" (a host thread per lane), "eager" (one
-            thread issues to all streams, from the second run on by a compiled function), "graph" (a CUDA graph, replayed from then on).
-        streams, order, release, policy, costs, machine: as for `plan`; a Schedule has them behind it.
-        outputs: the results to return instead of those that the spec lists: any tensor's name, a family's for all its members.
-        seed: for buffers and inputs that declare `init: random`. The same name and seed give the same bytes on every device.
-
-    Raises:
-        SpecError: the spec is wrong, or an output names nothing.
-        VerificationError: a Schedule that is not safe.
-        OperatorError: operators that are missing or do not fit.
-        BindingError: tensors that do not fit.
-        DeviceError: SG606, that device or executor is not here.
-    """
-    planner = partial(
-        plan, streams=streams, order=order, release=release, policy=policy, costs=costs, machine=machine, issue=issue_of(executor)
-    )
-    schedule = _schedule(spec, params, outputs, planner)
-    return Runner(schedule, inputs, ops=ops, device=device, executor=executor, costs=costs, machine=machine, seed=seed)
 
 
 class Runner:
@@ -214,9 +55,9 @@ class Runner:
         machine: AnyMachine = None,
         seed: int = 0,
     ) -> None:
-        options = _Options(device, executor, seed)
+        options = Options(device, executor, seed)
         self.schedule = schedule
-        self._predict = partial(_predicted, schedule, costs, machine, issue_of(executor))
+        self._predict = partial(predicted, schedule, costs, machine, issue_of(executor))
         self._running = threading.Lock()
         self._on_thread: int | None = None  # the thread that is in a call
         self._closed = False
@@ -229,7 +70,7 @@ class Runner:
             return
         from streamgraph.executors.choose import chosen, make_executor
 
-        device_layer = _find(options.device, schedule)
+        device_layer = find_device(options.device, schedule)
         self._location = device_layer.location
         self.executor = chosen(options.executor, self._location)
         self._written = written_in_place(schedule.program, schedule.accesses)
@@ -371,7 +212,12 @@ class Runner:
         return f"<Runner of '{self.schedule.program.name}', executor \"{self.executor}\": {self.schedule.counts}{state}>"
 
 
-def _find(device: str, schedule: Schedule) -> Device:
+def find_device(device: str, schedule: Schedule) -> Device:
+    """The device of a run.
+
+    Raises:
+        DeviceError: SG606, it is not here.
+    """
     from streamgraph.executors.device import find
 
     return find(device, schedule.program)
@@ -382,7 +228,7 @@ def _paced() -> None:
     raise RunnerError(Problem("SG608", message, None, "an item's tensors may be refilled once `inflight` more items have been pulled"))
 
 
-class _Options:
+class Options:
     """Where and how, checked by name; whether it is here is found out later."""
 
     def __init__(self, device: str, executor: str, seed: int) -> None:
@@ -398,49 +244,8 @@ class _Options:
         self.simulated = kind == "sim"
 
 
-def _predicted(schedule: Schedule, costs: Measured | None, machine: AnyMachine, issue: Issue) -> Timeline:
+def predicted(schedule: Schedule, costs: Measured | None, machine: AnyMachine, issue: Issue) -> Timeline:
+    """What a run would be like."""
     from streamgraph.simulate import simulate
 
     return simulate(schedule, costs, machine=machine, issue=issue)
-
-
-def _schedule(
-    spec: Spec, params: Mapping[str, Any] | None, outputs: Iterable[str] | None, planner: Callable[..., Schedule]
-) -> Schedule:
-    if outputs is None:
-        return planner(spec, params=params)
-    if isinstance(spec, Schedule):
-        message = "a Schedule returns the outputs that it was planned with"
-        raise SpecError(Problem("SG212", message, None, "pass `outputs` together with the spec that it was planned from"))
-    return planner(with_outputs(as_program(spec, params), outputs))
-
-
-def with_outputs(program: Program, names: Iterable[str]) -> Program:
-    """The program with these outputs instead of its own. `plan` adds the copies that they need.
-
-    Raises:
-        SpecError: SG210 for every name that is no tensor and no family.
-    """
-    families = {family.name: family.members for family in program.families}
-    outputs: list[Output] = []
-    problems: list[Problem] = []
-    for name in [names] if isinstance(names, str) else names:
-        tensor = program.tensor_named.get(name)
-        members = families.get(name.removesuffix("@*"))
-        if tensor is not None and tensor.kind is not Kind.RESOURCE and not name.startswith(OUTPUT_PREFIX):
-            outputs.append(Output(name, name))
-        elif members is not None:
-            outputs += [Output(member, member) for member in members]
-        else:
-            known = [t.name for t in program.tensors if not t.name.startswith(OUTPUT_PREFIX)]
-            hint = near(name, [*known, *families])
-            remedy = f"did you mean '{hint}'?" if hint else f"name a tensor or a family, such as {', '.join((*known, *families)[:5])}"
-            problems.append(Problem("SG210", f"the output '{quoted(name)}' names no tensor of '{program.name}'", None, remedy))
-    if problems:
-        raise SpecError(*problems)
-    return replace(
-        program,
-        tensors=tuple(tensor for tensor in program.tensors if not tensor.name.startswith(OUTPUT_PREFIX)),
-        tasks=tuple(task for task in program.tasks if not task.name.startswith(OUTPUT_PREFIX)),
-        outputs=tuple(dict.fromkeys(outputs)),
-    )

@@ -15,8 +15,8 @@ from streamgraph.executors.device import Device, HostDevice
 from streamgraph.executors.sequential import SequentialExecutor, without_rings
 from streamgraph.model import HOST, Program
 from streamgraph.operators import resolve
+from streamgraph.outputs import with_outputs
 from streamgraph.plan import as_program
-from streamgraph.runner import with_outputs
 from streamgraph.schedule import HostWait, Launch, Record, Schedule, Wait
 from tests.programs import mix_for
 from tests.support import graph

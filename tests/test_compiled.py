@@ -22,7 +22,7 @@ from streamgraph.executors.compiled import CompiledExecutor
 from streamgraph.executors.device import Device, HostDevice
 from streamgraph.operators import resolve
 from streamgraph.plan import plan
-from streamgraph.runner import compile
+from streamgraph.run import compile
 from streamgraph.schedule import HostWait, Launch, RecordStream, Release, Schedule, Wait
 from tests.fake_device import FakeDevice, ensure_nothing_held
 from tests.programs import mix_for, seeded

@@ -21,7 +21,7 @@ from streamgraph.model import CPU, DEVICE, Kind, Program
 from streamgraph.plan import plan
 from streamgraph.plan_loop import plan_loop
 from streamgraph.render import render
-from streamgraph.runner import run
+from streamgraph.run import run
 from streamgraph.schedule import Launch, Schedule
 from streamgraph.simulate import simulate
 from streamgraph.spec import load

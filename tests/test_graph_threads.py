@@ -295,7 +295,9 @@ def test_an_interrupt_stops_every_thread_and_the_runner_can_go_on(device: Thread
     def decode(number: int) -> None:
         decoding.append(number)
         if number == at:
-            signal.raise_signal(signal.SIGINT)  # Python hands it to the main thread, which is waiting for a result
+            main = threading.main_thread().ident  # it is waiting for a result
+            assert main is not None
+            signal.pthread_kill(main, signal.SIGINT)
             time.sleep(0.3)
 
     with hooked(device, decode) as runner:

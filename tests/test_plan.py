@@ -62,7 +62,7 @@ def test_a_machine_and_costs_decide_what_is_worth_a_lane() -> None:
 
 
 def test_running_passes_the_policy_on_and_a_graph_is_planned_as_captured() -> None:
-    from streamgraph.runner import compile
+    from streamgraph.run import compile
 
     made = graph("a: -> x | b: x -> y | c: -> z | d: z -> w | e: y w -> o", cost=6.0)
     assert dict(compile(made, device="sim", policy="opara").schedule.options)["policy"] == "opara"
@@ -74,7 +74,7 @@ def test_all_verbs_take_the_planners_options_in_the_same_way() -> None:
     import inspect
 
     from streamgraph.compare import compare
-    from streamgraph.runner import compile, run
+    from streamgraph.run import compile, run
 
     planners = {name: (p.default, p.annotation) for name, p in inspect.signature(plan).parameters.items() if name not in ("spec", "issue")}
     for verb in (run, compile, compare):

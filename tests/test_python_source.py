@@ -22,7 +22,7 @@ from streamgraph.builder import Graph
 from streamgraph.model import Program
 from streamgraph.plan import plan
 from streamgraph.portfolio import Policy
-from streamgraph.runner import run
+from streamgraph.run import run
 from streamgraph.schedule import HostWait, Launch, Record, RecordStream, Release, Schedule, Wait
 from streamgraph.switches import switches, user
 from tests.programs import mix_for, random_devices, seeded

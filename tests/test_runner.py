@@ -14,7 +14,8 @@ import torch
 from streamgraph.builder import Graph
 from streamgraph.errors import BindingError, DeviceError, OperatorError, RunnerError, SpecError, TaskError, VerificationError
 from streamgraph.plan import plan
-from streamgraph.runner import Runner, compile, run
+from streamgraph.run import compile, run
+from streamgraph.runner import Runner
 from streamgraph.schedule import Wait
 from tests.running import steps_of
 

@@ -257,7 +257,7 @@ def test_one_slot_brings_back_the_wait_that_serialises():
 def test_iterations_of_a_spec_give_the_same_bytes_as_calls_one_after_another(name: str, executor: str):
     import torch
 
-    from streamgraph.runner import compile
+    from streamgraph.run import compile
 
     with compile(path_of(name), made_up_of(name), ops=operators_of(name), device="cpu", executor="sequential") as runner:
         expected = [{key: value.clone() for key, value in runner().items()} for _ in range(4)]
@@ -387,7 +387,7 @@ def inputs_of(name: str, device: str = "cpu") -> dict[str, Any]:
 
 
 def run_of(name: str, executor: str, device: str = "cpu", **options: Any) -> Mapping[str, Any]:
-    from streamgraph.runner import run
+    from streamgraph.run import run
 
     return run(path_of(name), inputs_of(name, device), ops=operators_of(name), device=device, executor=executor, **options)  # type: ignore[arg-type]
 
@@ -440,7 +440,7 @@ def test_a_spec_gives_on_a_gpu_what_one_stream_gives(name: str):
 
 @pytest.mark.parametrize("executor", ["sequential", "lanes"])
 def test_the_broken_example_of_the_articles_ends_as_two_every_time(executor: str):
-    from streamgraph.runner import compile
+    from streamgraph.run import compile
 
     with compile(path_of("record_stream_article"), device="cpu", executor=executor) as runner:  # type: ignore[arg-type]
         for _ in range(50):
@@ -491,7 +491,7 @@ def test_a_sharded_step_is_a_step_of_gradient_descent():
     import torch
 
     from streamgraph.binding import initial
-    from streamgraph.runner import compile
+    from streamgraph.run import compile
 
     program = program_of("fsdp")
     inputs = made_up_of("fsdp")

@@ -153,7 +153,7 @@ def load_schedule(report: Report, source: str, options: Planning, outputs: tuple
     else:
         program = load_program(report, source, options.params)
     if outputs:
-        from streamgraph.runner import with_outputs
+        from streamgraph.outputs import with_outputs
 
         program = with_outputs(program, outputs)
     begun = time.perf_counter()

@@ -11,7 +11,7 @@ from streamgraph.builder import Graph
 from streamgraph.executors.device import CudaDevice
 from streamgraph.executors.eager import EagerExecutor
 from streamgraph.plan import plan
-from streamgraph.runner import compile
+from streamgraph.run import compile
 from streamgraph.schedule import Record, Schedule, Wait
 from tests.cuda.support import MILLISECOND, counted, eager, inputs_on_gpu
 from tests.programs import seeded

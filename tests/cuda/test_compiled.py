@@ -19,7 +19,7 @@ from streamgraph.builder import Graph
 from streamgraph.errors import TaskError
 from streamgraph.model import Program
 from streamgraph.plan import plan
-from streamgraph.runner import compile
+from streamgraph.run import compile
 from streamgraph.schedule import Launch, RecordStream, Release, Schedule, Wait
 from tests.cuda.support import MILLISECOND, compiled, counted, delayed, eager, graphed, inputs_on_gpu
 from tests.programs import mix_for, seeded

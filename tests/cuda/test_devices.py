@@ -21,7 +21,7 @@ from streamgraph.errors import DeviceError, TaskError
 from streamgraph.executors.sequential import SequentialExecutor, without_rings
 from streamgraph.operators import load_operators, resolve
 from streamgraph.plan import plan
-from streamgraph.runner import compile, run
+from streamgraph.run import compile, run
 from streamgraph.schedule import HostWait, Record, RecordStream, Release, Schedule, Wait
 from tests.cuda.support import MILLISECOND, at_rest, compiled, counted, delayed, eager, inputs_on_gpu, threaded
 from tests.programs import mix_for, random_devices, there_and_back, two_stages

@@ -10,7 +10,7 @@ import torch
 from streamgraph.builder import Graph
 from streamgraph.errors import BindingError
 from streamgraph.plan import plan
-from streamgraph.runner import compile
+from streamgraph.run import compile
 from tests.cuda.support import MILLISECOND, delayed, graphed, inputs_on_gpu
 from tests.cuda.test_compiled import in_a_process
 from tests.programs import mix_for, seeded

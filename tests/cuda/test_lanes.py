@@ -19,7 +19,7 @@ from streamgraph.executors.device import CudaDevice
 from streamgraph.executors.lanes import LanesExecutor
 from streamgraph.operators import resolve
 from streamgraph.plan import as_program, plan
-from streamgraph.runner import compile
+from streamgraph.run import compile
 from streamgraph.schedule import HostWait, Record, Schedule, Wait
 from tests.cuda.support import MILLISECOND, counted, delayed, inputs_on_gpu
 from tests.programs import mix_for, seeded

@@ -11,7 +11,7 @@ import torch
 from streamgraph.builder import Graph
 from streamgraph.errors import TaskError
 from streamgraph.plan import plan
-from streamgraph.runner import compile
+from streamgraph.run import compile
 from tests.cuda.support import MILLISECOND, delayed, eager, inputs_on_gpu
 from tests.programs import mix_for, seeded
 from tests.running import Fault, expected_of, failing, inputs_of, same

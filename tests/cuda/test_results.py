@@ -14,7 +14,7 @@ from streamgraph.executors.device import POOL, CudaDevice
 from streamgraph.executors.external import more_streams
 from streamgraph.model import Program
 from streamgraph.plan import as_program, plan
-from streamgraph.runner import compile, run
+from streamgraph.run import compile, run
 from tests.cuda.support import MILLISECOND, delayed, eager, inputs_on_gpu
 from tests.programs import mix_for, seeded
 from tests.running import CHAINS, all_tensors, expected_of, inputs_of, reference, same

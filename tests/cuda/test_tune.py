@@ -7,7 +7,7 @@ import torch
 
 from streamgraph.builder import Graph
 from streamgraph.plan import Issue, plan
-from streamgraph.runner import compile
+from streamgraph.run import compile
 from streamgraph.tune import tune
 
 pytestmark = pytest.mark.cuda
