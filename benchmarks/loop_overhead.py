@@ -114,7 +114,7 @@ def main() -> None:
         ways = [
             Way("plain loop", lambda stack, tasks=tasks: plain(items, tasks)),  # type: ignore[misc]
             Way("call by call, eager", ours(items, tasks, None)),
-            *(Way(f"`map`, eager, inflight {depth}", ours(items, tasks, depth)) for depth in (1, 2)),
+            *(Way(f"`map`, eager, inflight {depth}", ours(items, tasks, depth)) for depth in (2, 3)),
             Way("`map`, inflight 2, step by step", ours(items, tasks, 2, True)),
         ]
         rows = compare(ways, chosen.repeats, warm=2, back_to_back=1, on_gpu=False)

@@ -91,7 +91,6 @@ def ways_of(packets: list[torch.Tensor], shape: tuple[int, int, int], device: st
     ways = [
         Way("one call per frame, sequential", calls("sequential")),
         Way("one call per frame, planned", calls("auto")),
-        Way("`map`, inflight 1", mapped(1)),
         Way("`map`, inflight 2", mapped(2)),
         Way("`map`, inflight 3", mapped(3)),
     ]

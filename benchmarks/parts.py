@@ -275,7 +275,7 @@ def main() -> None:
     ways = [Way("one call each, task after task", one_by_one(small(count, 2), "sequential", device, packets))]
     for kind in kinds:
         ways += [Way(f'one call each, "{kind}"', one_by_one(small(count, 2), kind, device, packets))]
-        ways += [Way(f'`map`, "{kind}", inflight {n}', mapped(small(count, n), kind, device, packets, n)) for n in (1, 2, 3)]
+        ways += [Way(f'`map`, "{kind}", inflight {n}', mapped(small(count, n), kind, device, packets, n)) for n in (2, 3)]
     if on_gpu:
         ways += [Way(f"by hand, a graph for each of {n} slots", small_by_hand(count, packets, n)) for n in (2, 3)]
     rows = compare(ways, chosen.repeats, warm=2, back_to_back=1, on_gpu=on_gpu)
