@@ -202,7 +202,8 @@ def main() -> None:
         weight = torch.randn(width, width, device=device, dtype=torch.bfloat16) / width**0.5
         host.append(weight.cpu().pin_memory() if device == "cuda" else weight)
     made = program(layers, width, rows)
-    paper.say(f"{sg.plan(made).counts}\n")
+    counts = sg.plan(made).counts
+    paper.say(f"{counts}\n")
     ways = ways_of(ByHand(h, host), made, {"h": h, "host": host}, device)
     wrong = same_results(ways, device)
     paper.say(f"Results: {'DIFFERENT from the plain loop: ' + ', '.join(wrong) if wrong else 'equal to the plain loop, bit for bit'}.\n")
@@ -211,10 +212,11 @@ def main() -> None:
     floor = found["copies only"].wall
     lines = []
     for row in found.values():
-        times = (f"{row.wall / 1e3:.2f}", f"{row.wall / floor:.3f}", f"{row.host / 1e3:.2f}")
+        times = (f"{row.wall / 1e3:.2f}", f"{row.wall / floor:.3f}", f"{row.host / counts.tasks:.1f}", f"{row.device / 1e3:.2f}")
         figures = (*times, f"{row.allocated:.0f}", f"{row.reserved:.0f}")
-        lines.append([row.name, row.note, "", "", "", ""] if row.note else [row.name, *figures])
-    paper.say(markdown(["way", "wall ms", "× copies only", "host ms", "peak allocated MiB", "peak reserved MiB"], lines) + "\n")
+        lines.append([row.name, row.note, *[""] * 5] if row.note else [row.name, *figures])
+    times_of = ["wall ms", "× copies only", "host µs per task", "GPU ms"]
+    paper.say(markdown(["way", *times_of, "peak allocated MiB", "peak reserved MiB"], lines) + "\n")
     ours = found['streamgraph, "eager"']
     paper.say("Targets (ratios within this run):\n")
     paper.target("time against the copies alone", ours.wall / floor, 1.02)

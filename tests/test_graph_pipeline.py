@@ -113,6 +113,12 @@ def test_a_loop_of_graphs_gives_the_reference_however_the_device_orders_them(
     assert play(loop, seed, pace, (count, again)) == [True] * (count + again)
 
 
+@pytest.mark.parametrize("pace", [0.0, 0.1])
+def test_a_host_value_of_the_first_iteration_outlives_the_device_tasks_that_read_it(pace: float) -> None:
+    of = seeded(10536, tasks=14)  # its `hv` is read by a task that the host waits for one iteration later
+    assert play(planned(of, items_of(of, 10536), inflight=1), 10536, pace, (3, 2)) == [True] * 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("seed", range(300))

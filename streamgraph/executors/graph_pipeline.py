@@ -73,6 +73,7 @@ class GraphPipeline:
         hosted = (s.producer is not None and program.tasks[s.producer].host for s in accesses.storages)
         made_anew = {number for number, yes in enumerate(hosted) if yes}
         self.host_outputs = tuple((name, n) for name, n in accesses.outputs if accesses.storages[n].host and n not in made_anew)
+        self.holds_host_values = any(storage.host and storage.producer is not None for storage in accesses.storages)
         self.pinned: dict[str, bool] = {}
         self.on_host = loop.host_events
         self.prologue = 0 if begins_steadily(loop) else len(loop.prologue)

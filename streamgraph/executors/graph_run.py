@@ -165,6 +165,10 @@ class GraphRun:
     def _forget(self, iteration: int) -> None:
         """Let go of iterations whose results have been taken and behind which everything is that comes now."""
         for old in [number for number in self.items if number <= iteration - self.pipeline.period and number < self.taken]:
+            if old in self.eager and self.pipeline.holds_host_values:
+                # Streams are behind it now, but freed host memory may be the host's next.
+                for event in self.behind[old % self.pipeline.period]:
+                    event.synchronize()
             self.eager.pop(old, None)
             self.items.pop(old)
 
