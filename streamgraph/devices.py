@@ -64,6 +64,14 @@ def crosses(task: Task, program: Program) -> tuple[str, str] | None:
     return None if source == target or CPU in (source, target) else (source, target)
 
 
+def not_captured(program: Program) -> Problem | None:
+    """SG611 if the program lies on several devices: a CUDA graph is captured from streams of one."""
+    if len(program.devices) < 2:
+        return None
+    message = f"'{program.name}' lies on {' and '.join(program.devices)}, and a CUDA graph is captured on one device"
+    return Problem("SG611", message, None, "use executor='eager' or 'lanes', or a program of its own for each device")
+
+
 def _device_of(task: Task, known: Mapping[str, Tensor], found: Mapping[str, str], first: str) -> str:
     """The first GPU among the task's tensors: of a copy, the one that it reads comes first."""
     if task.host:

@@ -405,6 +405,15 @@ def test_a_loop_over_several_devices_shows_the_lanes_of_each(invoke: Invoke) -> 
     assert all(device in Path("loop.svg").read_text() for device in ("cuda:0", "cuda:1"))
 
 
+@pytest.mark.parametrize("command", [("plan",), ("plan", "--iterations"), ("draw",), ("explain",), ("run",)])
+def test_what_no_cuda_graph_can_be_is_not_planned_as_one(command: tuple[str, ...], invoke: Invoke) -> None:
+    spec = str(Path(__file__).parents[1] / "specs" / "two_gpus.streamgraph.yaml")
+    refused = invoke(*command, spec, "--executor", "graph")
+    assert refused.exit_code == 4
+    assert "SG611" in refused.stderr
+    assert "cuda:0 and cuda:1" in refused.stderr
+
+
 def test_a_saved_schedule_may_come_from_stdin(invoke: Invoke) -> None:
     saved = invoke("plan", "two.yaml", "-o", "-").stdout
     assert invoke("plan", "-", input=saved).stdout == invoke("plan", "two.yaml").stdout

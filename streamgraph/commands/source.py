@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from streamgraph.commands.report import Report
-from streamgraph.errors import Location, Problem, SpecError, quoted
+from streamgraph.errors import DeviceError, Location, Problem, SpecError, quoted
 
 if TYPE_CHECKING:
     from streamgraph.model import Program
@@ -130,7 +130,9 @@ def load_schedule(report: Report, source: str, options: Planning, outputs: tuple
 
     Raises:
         SpecError, ScheduleError, VerificationError: as `plan` and `Schedule.from_json`.
+        DeviceError: SG611, it is to be a CUDA graph, and lies on several devices.
     """
+    from streamgraph.devices import not_captured
     from streamgraph.plan import issue_of, plan
     from streamgraph.saved import from_json
 
@@ -156,6 +158,8 @@ def load_schedule(report: Report, source: str, options: Planning, outputs: tuple
         from streamgraph.outputs import with_outputs
 
         program = with_outputs(program, outputs)
+    if options.executor == "graph" and (problem := not_captured(program)) is not None:
+        raise DeviceError(problem)
     begun = time.perf_counter()
     schedule = plan(
         program, streams=options.streams, order=options.order, release=options.release, policy=options.policy,

@@ -98,14 +98,6 @@ def host_task(schedule: Schedule) -> Problem | None:
     return None
 
 
-def several_devices(schedule: Schedule) -> Problem | None:
-    """SG611 if the program lies on several devices: a capture is of streams of one."""
-    if not schedule.has_devices:
-        return None
-    message = f"'{schedule.program.name}' lies on {' and '.join(schedule.program.devices)}, and a CUDA graph is captured on one device"
-    return Problem("SG611", message, None, "use executor='eager' or 'lanes', or a program of its own for each device")
-
-
 def host_wait(schedule: Schedule) -> Problem | None:
     """SG609 if the schedule lets the host wait, which nobody can while the caller captures."""
     for step in schedule.steps:

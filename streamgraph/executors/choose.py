@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from streamgraph.devices import not_captured
 from streamgraph.errors import DeviceError
 from streamgraph.executors import Executor
 from streamgraph.executors.annotate import as_asked
@@ -47,9 +48,9 @@ def make_executor(
 
         return LanesExecutor(schedule, operators, seed, device=device)
     if name == "graph":
-        from streamgraph.executors.capture import host_task, several_devices
+        from streamgraph.executors.capture import host_task
 
-        problem = several_devices(schedule) if location.type != "cpu" else None
+        problem = not_captured(schedule.program) if location.type != "cpu" else None
         if problem is not None:
             raise DeviceError(problem)
         if host_task(schedule) is not None:

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from typing_extensions import assert_never
 
+from streamgraph.devices import not_captured
 from streamgraph.errors import Problem, RunnerError, TaskError
 from streamgraph.executors import Finished
-from streamgraph.executors.capture import host_task, host_wait, issue, lanes_for, results, several_devices
+from streamgraph.executors.capture import host_task, host_wait, issue, lanes_for, results
 from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.lane_streams import LaneStreams
 from streamgraph.executors.launch import check_stream, failure, launch
@@ -73,7 +74,7 @@ class EagerExecutor:
 
     def _check_capture(self) -> None:
         """Refuse a run inside the caller's own capture that cannot join it, before its first step."""
-        problem = several_devices(self.schedule) or host_task(self.schedule) or host_wait(self.schedule)
+        problem = not_captured(self.schedule.program) or host_task(self.schedule) or host_wait(self.schedule)
         if problem is None and self.first:
             message = "the current stream is being captured into a CUDA graph, and this runner has not run before"
             remedy = "call it once outside `torch.cuda.graph(...)`: it makes its buffers and checks its tasks"
