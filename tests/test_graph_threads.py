@@ -135,17 +135,19 @@ def test_nothing_is_captured_while_a_host_task_runs(device: ThreadedDevice) -> N
 
     def slow(number: int) -> None:
         running[0] = True
-        time.sleep(0.003)
+        time.sleep(0.03)
         running[0] = False
 
     def capturing() -> Any:
+        time.sleep(0.01)  # so that whatever is in line has begun
         meanwhile.append(running[0])
         return captures()
 
     device.new_graph = capturing  # type: ignore[method-assign]
     with hooked(device, after=slow, graph=program(decoded=False)) as runner:
-        list(runner.map(packets(6), inflight=2))
-    assert meanwhile == [False, False]
+        list(runner.map(packets(2), inflight=3))  # captures the second of four phases
+        list(runner.map(packets(6), inflight=3))  # the first, and then the others
+    assert meanwhile == [False] * 4
 
 
 def test_a_slow_host_task_finds_its_own_iterations_values(device: ThreadedDevice) -> None:

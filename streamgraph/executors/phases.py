@@ -166,7 +166,7 @@ class Phases:
                 else:
                     task = piece.members[0].issue.task
                     hosts.call(task, iteration, partial(self._on_host, piece.members[0], iteration, phase))
-                    if not phase.whole:
+                    if not self._whole:
                         hosts.wait(task, iteration)
         except BaseException:
             if not phase.whole:
