@@ -26,6 +26,7 @@ from measure import Paper, captured, environment, markdown, parser
 from subjects import NETWORKS, SUBJECTS, Subject, subject
 
 import streamgraph as sg
+from streamgraph.bench import turns
 from streamgraph.machine import Machine, as_machine
 from streamgraph.passes.policies import POLICIES
 from streamgraph.schedule import Schedule
@@ -84,9 +85,8 @@ def replayed(calls: Sequence[Callable[[], object]], repeats: int) -> list[list[f
     """Microseconds of the device for each call, in turns, while the host is ahead of it."""
     times: list[list[float]] = [[] for _ in calls]
     on_gpu = torch.cuda.is_available()
-    for repeat in range(repeats + 1):
-        for place in range(len(calls)):
-            number = (place + repeat) % len(calls)
+    for repeat, order in enumerate(turns(len(calls), repeats + 1)):
+        for number in order:
             if not on_gpu:
                 begun = time.perf_counter()
                 calls[number]()
