@@ -44,13 +44,14 @@ from streamgraph.render.bands import is_caller
 from streamgraph.storages import trace
 from streamgraph.switches import targets_of
 from streamgraph.verify import verify
-from tests.fake_device import FakeDevice, ensure_nothing_held
+from tests.fake_device import FakeDevice, ensure_nothing_held, standing_in
 from tests.programs import mix_for, random_devices, there_and_back, turning, two_stages
 from tests.running import Fault, failing, inputs_of, same
-from tests.test_device_runs import Caller, _on, copies, standing  # noqa: F401 (a fixture)
+from tests.test_device_runs import Caller, standing
 from tests.test_pipeline import expected, items_of
 from tests.threaded_device import ThreadedDevice
 
+pytestmark = pytest.mark.usefixtures("copies")
 THREADS = ("none", "host and issuer", "lanes")
 
 
@@ -77,7 +78,7 @@ def on(loop: Loop, seed: int, pace: float, threads: str) -> FakeDevice:
     device = (FakeDevice if threads == "none" else ThreadedDevice)(seed, pace)
     for name in loop.program.devices[1:]:
         device.sibling(name)
-    _on.append(device)
+    standing_in.append(device)
     return device
 
 
@@ -125,7 +126,7 @@ def play(
     made.slots.memory.close()
     made.close()
     del bound
-    _on.clear()
+    standing_in.clear()
     verdicts = [same(result, right) for result, right in zip(found, expected(loop.program, loop.per_item, count), strict=True)]
     ensure_nothing_held(device)
     return verdicts
@@ -588,7 +589,7 @@ def test_loops_and_calls_of_a_runner_in_turn_are_one_row_of_runs_over_devices() 
         device.drain()
         looper.close()
         made.close()
-        _on.clear()
+        standing_in.clear()
         right = expected(of, frozenset(names), len(found))
         assert [same(one, other) for one, other in zip(found, right, strict=True)] == [True] * 20
         ensure_nothing_held(device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from streamgraph.builder import Graph
 from streamgraph.devices import crosses
 from streamgraph.errors import DeviceError, RunnerError, TaskError
-from streamgraph.executors import launch
 from streamgraph.executors.choose import make_executor
 from streamgraph.executors.compiled import CompiledExecutor
 from streamgraph.executors.device import CudaDevice
@@ -33,29 +32,19 @@ from streamgraph.plan import plan
 from streamgraph.portfolio import Policy
 from streamgraph.schedule import HostWait, Launch, RecordStream, Release, Schedule, Wait
 from streamgraph.switches import switches
-from tests.fake_device import FakeDevice, FakeStream, ensure_nothing_held
+from tests.fake_device import FakeDevice, FakeStream, ensure_nothing_held, standing_in
 from tests.programs import mix_for, random_devices, there_and_back, two_stages
 from tests.running import Fault, expected_of, failing, inputs_of, same, shows_in_no_value, steps_of
 from tests.threaded_device import ThreadedDevice
 
 EXECUTORS = ("eager", "compiled", "lanes", "sequential")
 
-@pytest.fixture(autouse=True)
-def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The built-in copy goes to the device of the test, while there is one."""
-    plain, plain_call = launch.run_copy, launch.copy_call
-    monkeypatch.setattr(launch, "run_copy", lambda *arguments: (_on[-1].run_copy if _on else plain)(*arguments))
-    monkeypatch.setattr(launch, "copy_call", lambda *arguments: (_on[-1].copy_call if _on else plain_call)(*arguments))
-    yield
-    _on.clear()
-
-
-_on: list[FakeDevice] = []
+pytestmark = pytest.mark.usefixtures("copies")
 
 
 def reference(of: Program, runs: int, first: int = 0) -> list[dict[str, torch.Tensor]]:
     """What the reference gives on the CPU."""
-    _on.clear()
+    standing_in.clear()
     return expected_of(of, runs, first)
 
 
@@ -68,7 +57,7 @@ def machine(schedule: Schedule, seed: int, pace: float, threads: bool = False) -
     device = (ThreadedDevice if threads else FakeDevice)(seed, pace)
     for name in schedule.program.devices[1:]:
         device.sibling(name)
-    _on.append(device)
+    standing_in.append(device)
     return device
 
 

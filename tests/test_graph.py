@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from streamgraph.builder import Graph
 from streamgraph.errors import BindingError, DeviceError, RunnerError, TaskError
-from streamgraph.executors import launch
 from streamgraph.executors.compiled import CompiledExecutor
 from streamgraph.executors.device import HostDevice
 from streamgraph.executors.graph import GraphExecutor
@@ -22,7 +21,7 @@ from streamgraph.operators import resolve
 from streamgraph.plan import plan
 from streamgraph.portfolio import Policy
 from streamgraph.schedule import Launch, Schedule, Wait
-from tests.fake_device import FakeDevice, Item, ensure_nothing_held
+from tests.fake_device import FakeDevice, Item, ensure_nothing_held, fake, standing_in
 from tests.programs import seeded
 from tests.running import (
     CHAINS,
@@ -40,26 +39,15 @@ from tests.running import (
 )  # fmt: skip
 from tests.support import graph, program
 
+pytestmark = pytest.mark.usefixtures("copies")
+
 
 def captured(schedule: Schedule, device: FakeDevice, ops: Any = None, bound: Tensors | None = None) -> GraphExecutor:
     operators = resolve(schedule.program, ops or device.operators(schedule.program))
     return GraphExecutor(schedule, operators, device, 0, bound or {})
 
 
-@pytest.fixture(autouse=True)
-def fake_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    copies_here = launch.run_copy
-    monkeypatch.setattr(launch, "run_copy", lambda *arguments: (_devices[-1].run_copy if _devices else copies_here)(*arguments))
-    _devices.clear()
-
-
-_devices: list[FakeDevice] = []
 _captured: list[tuple[list[tuple[int, Item]], list[int]]] = []  # of the latest play: items, and those of high priority
-
-
-def fake(seed: int = 0, pace: float = 0.3) -> FakeDevice:
-    _devices.append(FakeDevice(seed, pace))
-    return _devices[-1]
 
 
 def play(schedule: Schedule, seed: int, pace: float, runs: int = 5) -> list[bool]:
@@ -71,7 +59,7 @@ def play(schedule: Schedule, seed: int, pace: float, runs: int = 5) -> list[bool
     _captured[:] = [(list(made.items), list(made.high)) for made in device.graphs]
     executor.close()
     device.drain()
-    _devices.clear()
+    standing_in.clear()
     verdicts = [same(result, expected) for result, expected in zip(results, expected_of(of, runs), strict=True)]
     results.clear()
     ensure_nothing_held(device)
@@ -241,7 +229,7 @@ def test_a_task_that_raises_while_it_is_captured_is_named_and_the_next_call_capt
     assert len(device.free) == len(device.blocks)
 
 
-def test_devices_that_capture_nothing_are_refused_before_anything_runs() -> None:
+def teststanding_in_that_capture_nothing_are_refused_before_anything_runs() -> None:
     schedule = plan(CHAINS["RAW"])
     device = fake()
     with pytest.raises(DeviceError, match=r"SG606.*captures CUDA graphs"):

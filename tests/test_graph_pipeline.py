@@ -256,11 +256,11 @@ def test_an_error_names_the_item_and_the_runner_can_go_on(device: FakeDevice, at
     assert len(device.free) == len(device.blocks)
 
 
-def test_a_task_that_raises_while_its_iteration_is_captured_is_named(device: FakeDevice) -> None:
-    graph, broken = frames(2), [True]
+def failing_when_captured(graph: sg.Graph, device: FakeDevice, broken: list[bool]) -> Any:
+    """Operators of which `follow` raises while it is captured, if `broken` says so."""
     working = device.operators(graph.program())
 
-    def failing(task: Any) -> Any:
+    def make(task: Any) -> Any:
         healthy = working(task)
 
         def call(*positional: Any, **keywords: Any) -> Any:
@@ -270,7 +270,12 @@ def test_a_task_that_raises_while_its_iteration_is_captured_is_named(device: Fak
 
         return call if task.name == "follow" else healthy
 
-    with sg.compile(graph, ops=failing, device="cuda", executor="graph") as runner:
+    return make
+
+
+def test_a_task_that_raises_while_its_iteration_is_captured_is_named(device: FakeDevice) -> None:
+    graph, broken = frames(2), [True]
+    with sg.compile(graph, ops=failing_when_captured(graph, device, broken), device="cuda", executor="graph") as runner:
         with pytest.raises(TaskError, match=r"(?s)item \d: task 'follow'.*not while I am captured.*being captured"):
             list(runner.map(packets(12)))
         assert device.graph is None
@@ -280,19 +285,7 @@ def test_a_task_that_raises_while_its_iteration_is_captured_is_named(device: Fak
 
 def test_what_was_captured_before_a_part_failed_is_given_back_and_captured_anew(device: FakeDevice) -> None:
     graph, broken = frames(2, hosted=True), [True]
-    working = device.operators(graph.program())
-
-    def failing(task: Any) -> Any:
-        healthy = working(task)
-
-        def call(*positional: Any, **keywords: Any) -> Any:
-            if broken[0] and device.graph is not None:
-                raise ValueError("not while I am captured")
-            return healthy(*positional, **keywords)
-
-        return call if task.name == "follow" else healthy
-
-    with sg.compile(graph, ops=failing, device="cuda", executor="graph") as runner:
+    with sg.compile(graph, ops=failing_when_captured(graph, device, broken), device="cuda", executor="graph") as runner:
         with pytest.raises(TaskError, match="'follow'"):
             list(runner.map(packets(12)))
         assert len(device.graphs) > 1, "no part was captured before the one that failed"

@@ -6,7 +6,7 @@ import gc
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,39 +17,31 @@ from hypothesis import strategies as st
 
 from streamgraph.builder import Graph
 from streamgraph.errors import RunnerError, TaskError
-from streamgraph.executors import launch
 from streamgraph.executors.board import Board
 from streamgraph.executors.lane_steps import Passed
 from streamgraph.model import Program
 from streamgraph.operators import resolve
 from streamgraph.plan import plan
 from streamgraph.schedule import HostWait, Launch, RecordStream, Release, Schedule, Wait
-from tests.fake_device import FakeStream
+from tests.fake_device import FakeStream, standing_in
 from tests.programs import seeded
 from tests.running import CHAINS, Fault, all_tensors, failing, inputs_of, run_after_run, same, shows_in_no_value, steps_of
 from tests.running import expected_of as reference_of
 from tests.support import graph, program
 from tests.threaded_device import ThreadedDevice, ThreadedEvent, threaded
 
-_on: list[ThreadedDevice] = []  # where copies go: the device that was made last
-_copied_here = launch.run_copy
-
-
-@pytest.fixture(autouse=True)
-def copies_on_the_fake_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(launch, "run_copy", lambda *arguments: (_on[-1].run_copy if _on else _copied_here)(*arguments))
-    yield
-    _on.clear()
+pytestmark = pytest.mark.usefixtures("copies")
 
 
 def device(seed: int = 0, pace: float = 0.3) -> ThreadedDevice:
-    _on.append(ThreadedDevice(seed, pace))
-    return _on[-1]
+    made = ThreadedDevice(seed, pace)
+    standing_in.append(made)
+    return made
 
 
 def expected_of(of: Program, runs: int) -> list[dict[str, torch.Tensor]]:
     """What the reference gives, on no device at all."""
-    _on.clear()
+    standing_in.clear()
     return reference_of(of, runs)
 
 

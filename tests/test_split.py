@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from streamgraph.builder import Graph
 from streamgraph.errors import BindingError, TaskError
-from streamgraph.executors import launch
 from streamgraph.executors.choose import make_executor
 from streamgraph.executors.split import SplitExecutor
 from streamgraph.operators import resolve
 from streamgraph.plan import plan
 from streamgraph.portfolio import Policy
 from streamgraph.schedule import HostWait, Schedule, Wait
-from tests.fake_device import FakeDevice, ensure_nothing_held
+from tests.fake_device import FakeDevice, ensure_nothing_held, fake, standing_in
 from tests.programs import seeded
 from tests.running import (
     CHAINS,
@@ -39,20 +38,9 @@ from tests.running import (
 )
 from tests.support import graph, program
 
-
-@pytest.fixture(autouse=True)
-def fake_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    copies_here = launch.run_copy
-    monkeypatch.setattr(launch, "run_copy", lambda *arguments: (_devices[-1].run_copy if _devices else copies_here)(*arguments))
-    _devices.clear()
+pytestmark = pytest.mark.usefixtures("copies")
 
 
-_devices: list[FakeDevice] = []
-
-
-def fake(seed: int = 0, pace: float = 0.3) -> FakeDevice:
-    _devices.append(FakeDevice(seed, pace))
-    return _devices[-1]
 
 
 def split(schedule: Schedule, device: FakeDevice, ops: Any = None, bound: Tensors | None = None) -> SplitExecutor:
@@ -69,7 +57,7 @@ def play(schedule: Schedule, seed: int, pace: float, runs: int = 6) -> list[bool
     assert [made.replays for made in device.graphs] == [runs - 1] * executor.cut.graphs
     executor.close()
     device.drain()
-    _devices.clear()
+    standing_in.clear()
     verdicts = [same(result, expected) for result, expected in zip(results, expected_of(of, runs), strict=True)]
     results.clear()
     ensure_nothing_held(device)
@@ -187,14 +175,14 @@ def test_a_run_ends_behind_launches_that_no_graph_holds_and_no_graph_follows() -
 
 def test_an_input_of_a_call_that_a_task_changes_is_the_callers_own_tensor() -> None:
     of = program("a: w -> +x @one | p: h -> k ! | b: x k -> z @main", inputs="x w", hosts="h k", outputs="z")
-    executor, device = split(plan(of), fake()), _devices[-1]
+    executor, device = split(plan(of), fake()), standing_in[-1]
     for run in range(5):
         inputs, wanted = inputs_of(of, run), inputs_of(of, run)
         executor.run(inputs)
         device.drain()
-        _devices.clear()  # the reference copies here
+        standing_in.clear()  # the reference copies here
         reference(of).run(wanted)
-        _devices.append(device)
+        standing_in.append(device)
         assert torch.equal(inputs["x"], wanted["x"]), f"run {run}"
     executor.close()
 
