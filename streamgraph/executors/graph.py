@@ -63,8 +63,8 @@ class GraphExecutor:
         self._operators = {operator.call.task: operator for operator in operators}
         self._bound = dict(bound)
         self._host = {t.name for t in schedule.program.inputs if t.device == "cpu"}
-        # Outputs in host memory, and whether it is pinned.
-        self._host_outputs = {n: False for n, number in schedule.accesses.outputs if schedule.accesses.storages[number].host}
+        self._host_outputs = tuple(n for n, number in schedule.accesses.outputs if schedule.accesses.storages[number].host)
+        self._result_memory = ResultMemory()
         self._stream: Stream | None = None  # lane 0 of the eager run and of the capture
         self._last: Stream | None = None  # the caller's stream of the latest run
         self._came_on: dict[str, Stream] = {}
@@ -187,7 +187,6 @@ class GraphExecutor:
             device.set_stream(main)
         # Values that the steps left over go here: they are memory of the graph, and nothing else is made in it.
         self._static, self._results, self._graph = static, results(self.schedule, cells), graph
-        self._host_outputs = {name: self._results[name].is_pinned() for name in self._host_outputs}
 
     def _static_like(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         on_gpu = self.device.location.type == "cuda"
@@ -220,7 +219,7 @@ class GraphExecutor:
             self._done = self._done or device.new_event()
             device.record(self._done, main)
             # Pinned memory takes some 30 us to get: get it while the device is at work.
-            taken = {name: empty_like(self._results[name], pinned) for name, pinned in self._host_outputs.items()}
+            taken = {name: self._result_memory.like(name, self._results[name]) for name in self._host_outputs}
             if copied.host_back or taken:
                 self._done.synchronize()
             for name, tensor in taken.items():
@@ -261,6 +260,14 @@ class GraphExecutor:
         self._eager.close()
 
 
-def empty_like(tensor: torch.Tensor, pinned: bool) -> torch.Tensor:
-    """New host memory for a result."""
-    return torch.empty_like(tensor, pin_memory=pinned)
+class ResultMemory:
+    """New host memory for results. Whether what it is to hold is pinned takes a call of the driver to tell: that is asked once."""
+
+    def __init__(self) -> None:
+        self._pinned: dict[str, bool] = {}
+
+    def like(self, output: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Memory for an output, which lies in `tensor` now, and will again."""
+        if output not in self._pinned:
+            self._pinned[output] = tensor.is_pinned()
+        return torch.empty_like(tensor, pin_memory=self._pinned[output])

@@ -14,7 +14,6 @@ import torch
 from streamgraph.calls import type_text
 from streamgraph.errors import BindingError, Problem
 from streamgraph.executors.device import Stream
-from streamgraph.executors.graph import empty_like
 from streamgraph.executors.memory import Cells
 from streamgraph.executors.phases import Phase
 from streamgraph.executors.pipeline import Outputs
@@ -71,9 +70,7 @@ class GraphItems:
         for name, number in pipeline.host_outputs:
             tensor = phase.cells[number]
             assert tensor is not None
-            if name not in pipeline.pinned:
-                pipeline.pinned[name] = tensor.is_pinned()
-            self._fresh[name] = empty_like(tensor, pipeline.pinned[name])
+            self._fresh[name] = pipeline.result_memory.like(name, tensor)
 
     def copy_out(self, cells: Cells) -> Outputs:
         """The outputs, copied on the current stream."""
@@ -89,7 +86,7 @@ class GraphItems:
                 outputs[name] = tensor
             else:
                 fresh = self._fresh.pop(name, None)
-                outputs[name] = (empty_like(tensor, tensor.is_pinned()) if fresh is None else fresh).copy_(tensor)
+                outputs[name] = (pipeline.result_memory.like(name, tensor) if fresh is None else fresh).copy_(tensor)
         return outputs
 
     def copy_back(self, cells: Cells, item: Item) -> None:

@@ -15,6 +15,7 @@ from streamgraph.errors import Problem, RunnerError
 from streamgraph.executors.capture import Captures
 from streamgraph.executors.device import Device, Event, Stream
 from streamgraph.executors.first_iterations import begins_steadily
+from streamgraph.executors.graph import ResultMemory
 from streamgraph.executors.graph_run import GraphRun
 from streamgraph.executors.graph_threads import GraphThreads
 from streamgraph.executors.memory import Memory
@@ -74,7 +75,7 @@ class GraphPipeline:
         made_anew = {number for number, yes in enumerate(hosted) if yes}
         self.host_outputs = tuple((name, n) for name, n in accesses.outputs if accesses.storages[n].host and n not in made_anew)
         self.holds_host_values = any(storage.host and storage.producer is not None for storage in accesses.storages)
-        self.pinned: dict[str, bool] = {}
+        self.result_memory = ResultMemory()
         self.on_host = loop.host_events
         self.prologue = 0 if begins_steadily(loop) else len(loop.prologue)
         self.lanes: dict[str, Stream] = {}

@@ -57,13 +57,9 @@ class GraphRun:
         try:
             while True:
                 self._wait(self.loop.block(iteration)[0], iteration)
-                try:
-                    item = next(items)
-                except StopIteration:
+                item = next(items, None)
+                if item is None:
                     break
-                except Exception:  # what has begun is finished first: an error in there comes earlier
-                    self._finish()
-                    raise
                 self._start(iteration, item)
                 iteration += 1
                 if iteration >= self.loop.inflight:

@@ -159,12 +159,8 @@ class _Run:
             flat = self._is_flat(iteration)
             if not (self._source(iteration) if flat else self.steps[0].source_waits(iteration)) or self.board.error is not None:
                 break
-            try:
-                item = next(items)
-            except StopIteration:
-                break
-            except Exception as error:  # what has begun is finished first: an error in there comes earlier
-                self.board.fail((iteration, 0), error)
+            item = next(items, None)
+            if item is None:
                 break
             self.slots.forget(min(self.taken, *self.board.done, iteration - loop.inflight + 1) - 1)
             self.begun = iteration + 1

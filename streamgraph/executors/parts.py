@@ -113,6 +113,7 @@ class _Cutter:
         self.period, self.eager, self.host_lanes = period, eager, host_lanes
         self.lane_of = {issue.task: issue.lane for issue in issues}
         self.on_host = {issue.task for issue in issues if issue.lane in host_lanes}
+        self.host_tasks = self.on_host - {SOURCE, DELIVER}
         self.last: dict[str, str] = {}  # by lane: its latest task, of the iteration before at first
         self.in_block: set[str] = set()
         for issue in issues:
@@ -181,7 +182,7 @@ class _Cutter:
         self.shown.update(back.name for back in outside)
         self.inner.update(inside)
         # An iteration begins once its item is there and the caller has taken the results that were due before it.
-        hosts = tuple(back for back in issue.waits if back.name in self.on_host - {SOURCE, DELIVER})
+        hosts = tuple(back for back in issue.waits if back.name in self.host_tasks)
         member = Member(issue, tuple(inside), tuple(outside), hosts)
         self.found.setdefault((*place, "eager" if is_eager else "part"), []).append(member)
 

@@ -17,7 +17,7 @@ from streamgraph.binding import written_in_place
 from streamgraph.errors import Problem, TaskError
 from streamgraph.executors import Finished
 from streamgraph.executors.device import Device, Stream
-from streamgraph.executors.graph import GraphExecutor, empty_like
+from streamgraph.executors.graph import GraphExecutor
 from streamgraph.executors.memory import Cells
 from streamgraph.executors.modes import task_mode
 from streamgraph.executors.parts import Cut, cut, issues_of, moving
@@ -38,7 +38,6 @@ class SplitExecutor(GraphExecutor):
         self.cut: Cut = cut(issues_of(schedule), moving(program, accesses, bound), 1)
         self._phases: Phases | None = None
         self._entry = device.new_event()
-        self._pinned: dict[str, bool] = {}  # outputs in host memory that parts make
         storages = enumerate(accesses.storages)
         self._inputs = tuple((n, storage.tensor) for n, storage in storages if storage.kind is Kind.INPUT)
         # Host tensors of a call are used where they lie.
@@ -122,9 +121,7 @@ class SplitExecutor(GraphExecutor):
         for name, number in self.schedule.accesses.outputs:
             tensor = phase.cells[number]
             if name in self._host_outputs and number not in self._handed and tensor is not None:
-                if name not in self._pinned:
-                    self._pinned[name] = tensor.is_pinned()
-                found[name] = empty_like(tensor, self._pinned[name])
+                found[name] = self._result_memory.like(name, tensor)
         return found
 
     def _take(self, phase: Phase, main: Stream, fresh: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
