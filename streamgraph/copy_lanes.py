@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from streamgraph.devices import crosses, first_device, of_tasks
-from streamgraph.model import CPU, Program, Stream, Task
+from streamgraph.model import CPU, Program, Stream, Task, number_of
 
 UPLOADS, DOWNLOADS, HOPS = "h2d", "d2h", "p2p"
 
@@ -44,11 +44,6 @@ def _direction(task: Task, device: str, program: Program) -> str:
         return ""
     direction = UPLOADS if source == CPU else DOWNLOADS
     return direction if device == first_device(program) else f"{direction}.{number_of(device)}"
-
-
-def number_of(device: str) -> str:
-    """The number in a GPU's name."""
-    return device.partition(":")[2]
 
 
 def unused(name: str, taken: Collection[str]) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from streamgraph.devices import first_device
-from streamgraph.model import CPU, HOST, MAIN, Argument, Family, Kind, Output, Program, Task, Tensor
+from streamgraph.model import CPU, HOST, MAIN, Argument, Family, Kind, Output, Program, Task, Tensor, number_of
 
 ITEM, SOURCE, RESULT, DELIVER = "item", "source", "result", "deliver"
 PSEUDO = frozenset({ITEM, SOURCE, RESULT, DELIVER})
@@ -172,7 +172,7 @@ class _Unroller:
 
     def _of_device(self, kind: str, device: str) -> str:
         """The name of a pseudo-task of the caller's stream on that device."""
-        return kind if self.callers[device] == MAIN else f"{kind}:{device.partition(':')[2]}"
+        return kind if self.callers[device] == MAIN else f"{kind}:{number_of(device)}"
 
     def _pseudo(
         self, name: str, iteration: int, lane: str, *, writes: list[str] | None = None, updates: list[str] | None = None

@@ -238,9 +238,14 @@ class Program:
     def devices(self) -> tuple[str, ...]:
         """The GPUs that tensors name, lowest first; none if all that is no host memory lies on the run's device."""
         named = {tensor.device for tensor in self.tensors if tensor.device not in (DEVICE, CPU) and is_gpu(tensor.device)}
-        return tuple(sorted(named, key=lambda device: int(device.partition(":")[2])))
+        return tuple(sorted(named, key=lambda device: int(number_of(device))))
 
     @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
         """The tensors that the caller binds, in declaration order."""
         return tuple(tensor for tensor in self.tensors if tensor.kind is Kind.INPUT)
+
+
+def number_of(device: str) -> str:
+    """The number in a GPU's name: "1" for "cuda:1"."""
+    return device.partition(":")[2]

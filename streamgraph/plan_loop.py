@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from streamgraph.copy_lanes import number_of, unused, with_copy_lanes
+from streamgraph.copy_lanes import unused, with_copy_lanes
 from streamgraph.errors import BindingError, Problem, SpecError, quoted
 from streamgraph.hazards import build_dag, find_hazards
 from streamgraph.iterations import ITEM, PSEUDO, RESULT, SOURCE, Unrolled, at, kind_of, split, unroll
 from streamgraph.loop import Back, Issue, Loop
-from streamgraph.model import CPU, ENTRY, HOST, MAIN, Program
+from streamgraph.model import CPU, ENTRY, HOST, MAIN, Program, number_of
 from streamgraph.passes.assign import Assignment
 from streamgraph.passes.lifetime import Lifetimes, place_releases
 from streamgraph.passes.sync import Synchronization, synchronize
